@@ -109,9 +109,12 @@ class Plan:
 
         system, inner = open_input(path)
         with system.open_input_file(inner) as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
             metadata = parquet.read_metadata(file)
-            file.seek(max(0, file.size() - 8 - metadata.serialized_size))
-            digest.update(b"%d" % file.size() + file.read())  # sizes and statistics of all columns
+        names = metadata.schema.to_arrow_schema().names
+        if not {"body", "messages", "prompt"}.intersection(names):
+            raise BatchError(f"{path} must have a column body, messages or prompt, it has {', '.join(names)}")
         for group in range(metadata.num_row_groups):
             piece = Piece(path, group)
             rows = metadata.row_group(group).num_rows
@@ -146,13 +149,14 @@ def _read_rows(piece: Piece, body: Mapping[str, Any]) -> Iterator[tuple[Part, li
     system, inner = open_input(piece.path)
     with system.open_input_file(inner) as file:
         table = parquet.ParquetFile(file)
-        columns = [name for name in _COLUMNS if name in table.schema_arrow.names]
-        if not {"body", "messages", "prompt"}.intersection(columns):
-            raise BatchError(f"{piece.path} must have a column body, messages or prompt, it has {', '.join(table.schema_arrow.names)}")
-        rows = table.read_row_group(piece.group, columns=columns)
+        rows = table.read_row_group(piece.group, columns=[name for name in _COLUMNS if name in table.schema_arrow.names])
         for part in piece.parts:
-            taken = rows.slice(part.offset, part.count).to_pylist()
-            yield part, [_request(row, part.place + index, body) for index, row in enumerate(taken)]
+            try:
+                taken = rows.slice(part.offset, part.count).to_pylist()
+                yield part, [_request(row, part.place + index, body) for index, row in enumerate(taken)]
+            except ValueError as error:
+                last = part.place + part.count - 1
+                raise BatchError(f"{piece.path} has among requests {part.place} to {last} a value that is neither a text nor JSON: {error}") from None
 
 
 _COLUMNS = ["custom_id", "url", "body", "messages", "prompt"]
@@ -160,31 +164,42 @@ _COLUMNS = ["custom_id", "url", "body", "messages", "prompt"]
 
 def _request(row: Mapping[str, Any], place: int, body: Mapping[str, Any]) -> bytes:
     """The line of a row. What is wrong with it, the engine says."""
-    own = _value(row.get("body"))
-    asked: Any = {**body, **own} if isinstance(own, Mapping) else dict(body) if own is None else own
+    name = place if row.get("custom_id") is None else row["custom_id"]
+    own, messages, prompt, url = (_plain(row.get(column)) for column in ("body", "messages", "prompt", "url"))
+    own = _parsed(own)
+    asked: Any = {**body, **own} if isinstance(own, dict) else dict(body) if own is None else own
     if isinstance(asked, dict):
-        if row.get("messages") is not None:
-            asked["messages"] = _value(row["messages"])
-        if row.get("prompt") is not None:
-            asked["prompt"] = row["prompt"]
-    name = str(place if row.get("custom_id") is None else row["custom_id"])
-    url = row.get("url") or ("/v1/completions" if "prompt" in asked else "/v1/chat/completions")
-    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": asked}).encode()
+        if messages is not None:
+            asked["messages"] = _parsed(messages)
+        if prompt is not None:
+            asked["prompt"] = prompt
+        url = url or ("/v1/completions" if "prompt" in asked else None)
+    custom_id = name.decode() if isinstance(name, bytes) else str(name)
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url or "/v1/chat/completions", "body": asked}).encode()
 
 
-def _value(value: Any) -> Any:
-    """What a column has, which may be JSON as text where Parquet has no type for it."""
+def _plain(value: Any) -> Any:
+    """As JSON has it. Parquet has texts as bytes where their writer did not say that they are texts, and null where a field of a
+    structure is missing."""
+    if isinstance(value, list) and value and isinstance(value[0], tuple):  # a map
+        value = dict(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise ValueError(f"{value} is a {type(value).__name__}")
+
+
+def _parsed(value: Any) -> Any:
+    """JSON that is there as text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with contextlib.suppress(ValueError):
             return json.loads(value)
-    return _without_nulls(value)
-
-
-def _without_nulls(value: Any) -> Any:
-    """A structure of Parquet has null where a field is missing."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+    return value
 
 
 class Output:
@@ -198,14 +213,11 @@ class Output:
         self.finished: dict[int, dict[str, int]] = {}
         self._is_folder = path.endswith(".parquet")
         self._job = f"{path}.job"
-        is_new = not os.path.exists(self._job)
-        if is_new and os.path.exists(path):
-            raise BatchError(f"{path} is there, and {self._job} is not: it is the output of something else; name another or take it away")
         self._journal = open(self._job, "ab+", buffering=0)
         self._files = [self._journal]
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise BatchError(f"{path} is being written by another run") from None
         self._go_on(identity)
         if self._is_folder:
@@ -218,23 +230,35 @@ class Output:
 
     def _go_on(self, identity: Mapping[str, Any]) -> None:
         self._journal.seek(0)
-        whole = self._journal.read().rpartition(b"\n")[0]
-        try:
-            entries = [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
-            raise BatchError(f"{self._job} is no list of parts of {self.path}; take it away, and {self.path} too") from None
-        self._journal.truncate(len(whole) + 1 if whole else 0)  # half a line is no entry
-        if not entries:
+        lines = self._journal.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # half a line is no entry
+        if not lines:
+            if os.path.exists(self.path):
+                os.unlink(self._job)
+                raise BatchError(f"{self.path} is there, and {self._job} is not: it is the output of something else; name another or "
+                                 "take it away")
+            self._journal.truncate(0)
             self._note(identity)
             return
-        changed = [name for name, value in identity.items() if entries[0].get(name) != value]
+        try:
+            job, *entries = map(json.loads, lines)
+            changed = [name for name, value in identity.items() if job.get(name) != value]
+            size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
+            kept = len(lines[0])
+            for line, entry in zip(lines[1:], entries):
+                # Where a file is shorter than it was, what is written anew must not make lost parts look whole.
+                if not self._is_folder and entry["end"] > size:
+                    break
+                if not self._is_folder or os.path.exists(self._part(entry["part"])):
+                    self.finished[entry["part"]] = entry
+                kept += len(line)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise BatchError(f"{self._job} is no list of parts of {self.path}; take it away, and {self.path} too") from None
         if changed:
             raise BatchError(f"{self.path} is the output of another job, with another {' and '.join(changed)}; name another output, "
                              f"or take it and {self._job} away")
-        size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
-        for entry in entries[1:]:
-            if os.path.exists(self._part(entry["part"])) if self._is_folder else entry["end"] <= size:
-                self.finished[entry["part"]] = entry
+        self._journal.truncate(kept)
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         _write(self._journal, json.dumps(entry).encode() + b"\n")

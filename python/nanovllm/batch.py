@@ -70,28 +70,18 @@ def _table(read: tuple[Part, list[bytes]]) -> Any:
 def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int) -> Any:
     """Of a row for each part."""
     import ray
-    from ray.data.block import BlockMetadata
-    from ray.data.datasource import Datasource, ReadTask
 
-    def task(piece: Piece) -> Any:
-        def read() -> Iterator[Any]:
+    def read(rows: Any) -> Iterator[Any]:
+        for index in rows["item"].to_pylist():
             try:
-                yield from map(_table, read_piece(piece, body))
+                yield from map(_table, read_piece(pieces[index], body))
             except (BatchError, OSError) as error:
                 raise BatchError(f"{_MARK}{error}{_MARK}") from None
 
-        return ReadTask(read, BlockMetadata(num_rows=len(piece.parts), size_bytes=None, input_files=[piece.path], exec_stats=None))
-
-    class Requests(Datasource):  # type: ignore[misc]  # which is Any for mypy
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
-            return [task(piece) for piece in pieces]
-
     # Engines may have all CPUs: reading asks for none, and a few tasks read far faster than engines answer, but more than
     # one, for it takes Ray half a minute to miss a node.
-    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), num_cpus=0, concurrency=2 + num_engines // 8)
+    return ray.data.from_items(range(len(pieces)), override_num_blocks=len(pieces)).map_batches(
+        read, batch_size=None, batch_format="pyarrow", num_cpus=0, concurrency=2 + num_engines // 8)
 
 
 def _places(num_cpus: float, num_gpus: float) -> int:
@@ -162,29 +152,32 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
             raise BatchError(f"the {name} must be at least 1, got {number}")
     if not isinstance(body or {}, Mapping):
         raise BatchError(f"body must be a JSON object, got {json.dumps(body)}")
+    if os.path.dirname(os.path.abspath(output)) == os.path.abspath(input):
+        raise BatchError(f"{output} is in {input}, all of which is read; name an output elsewhere")
     body, flags = dict(body or {}), [*map(str, flags)]
     try:
         plan = Plan(os.fspath(input), part_size)
     except (OSError, ValueError) as error:  # pyarrow's are ValueErrors
         raise BatchError(f"{input} can't be read: {error}") from None
     identity = {"input": plan.digest, "model": os.fspath(model), "flags": flags, "body": body, "part size": part_size}
-    with Output(os.fspath(output), identity) as written:
-        pieces = plan.without(written.finished)
-        if pieces:
-            _connect(ray_address)
-            cpus, gpus, threads = _resources(num_cpus, num_gpus)
-            num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
-            has_threads = any(flag.split("=")[0] == "--num-threads" for flag in flags)
-            arguments = ["--model", os.fspath(model), *([] if has_threads else threads), *flags]
-            try:
+    written = None
+    try:
+        with Output(os.fspath(output), identity) as written:
+            pieces = plan.without(written.finished)
+            if pieces:
+                _connect(ray_address)
+                cpus, gpus, threads = _resources(num_cpus, num_gpus)
+                num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
+                has_threads = any(flag.split("=")[0] == "--num-threads" for flag in flags)
+                arguments = ["--model", os.fspath(model), *([] if has_threads else threads), *flags]
                 with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
                     _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
-            except OSError as error:
-                raise BatchError(f"{error.filename or output}: {error.strerror}; {output} keeps {written.count('answers')} of "
-                                 f"{plan.num_requests} answers, and the same command goes on") from None
-            except Exception as error:
-                raise _sentence(error) or error from None
-        return {"answers": written.count("answers"), "errors": written.count("errors")}
+            return {"answers": written.count("answers"), "errors": written.count("errors")}
+    except OSError as error:
+        kept = f"; {output} keeps {written.count('answers')} of {plan.num_requests} answers, and the same command goes on" if written else ""
+        raise BatchError(f"{error.filename or output}: {error.strerror or error}{kept}") from None
+    except Exception as error:
+        raise _sentence(error) or error from None
 
 
 def _sentence(error: BaseException | None) -> BatchError | None:

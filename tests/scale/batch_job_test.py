@@ -1,0 +1,185 @@
+"""What a batch job reads and writes, without a cluster: columns of Parquet as lines, and outputs that runs left in every state."""
+import datetime
+import decimal
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+import uuid
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import pyarrow  # noqa: E402
+from nanovllm._batch_job import BatchError, Output, Plan, read_piece  # noqa: E402
+from pyarrow import parquet  # noqa: E402
+from serve_testing import run_tests  # noqa: E402
+
+TEXTS = pyarrow.array(["a", "b"])
+
+
+class FolderTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+
+class Columns(FolderTest):
+    def lines(self, common=None, **columns):
+        path = str(self.folder / "in.parquet")
+        parquet.write_table(pyarrow.table(columns), path)
+        return [json.loads(line) for piece in Plan(path, 8).pieces for _, lines in read_piece(piece, common or {}) for line in lines]
+
+    def refused(self, **columns):
+        with self.assertRaises(BatchError) as caught:
+            self.lines(**columns)
+        return str(caught.exception).removeprefix(f"{self.folder}/in.parquet ")
+
+    def test_a_name_may_be_of_any_type(self):
+        bits = uuid.UUID(int=5).bytes
+        for column, names in (
+                (pyarrow.array([7, None]), ["7", "1"]),  # its place, where it has none
+                (pyarrow.nulls(2), ["0", "1"]),
+                (pyarrow.array([b"x", "\u00e9".encode()]), ["x", "\u00e9"]),
+                (pyarrow.array([b"xy", b"zz"], pyarrow.binary(2)), ["xy", "zz"]),
+                (pyarrow.array([1.5, 2.0]), ["1.5", "2.0"]),
+                (pyarrow.array([decimal.Decimal(5), decimal.Decimal(6)]), ["5", "6"]),
+                (pyarrow.array([datetime.datetime(2026, 1, 2)] * 2), ["2026-01-02 00:00:00"] * 2),
+                (pyarrow.array([bits, bits], pyarrow.uuid()), ["00000000-0000-0000-0000-000000000005"] * 2)):
+            with self.subTest(column.type):
+                self.assertEqual([line["custom_id"] for line in self.lines(custom_id=column, prompt=TEXTS)], names)
+
+    def test_texts_may_be_stored_in_any_way(self):
+        for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view(), pyarrow.binary(), pyarrow.large_binary(),
+                     pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
+            with self.subTest(kind):
+                ids, urls = pyarrow.array(["x", "y"]).cast(kind), pyarrow.array(["/tokenize"] * 2).cast(kind)
+                self.assertEqual(self.lines(custom_id=ids, url=urls, prompt=TEXTS.cast(kind), body=pyarrow.array(['{"n": 1}', None]).cast(kind)), [
+                    {"custom_id": "x", "method": "POST", "url": "/tokenize", "body": {"n": 1, "prompt": "a"}},
+                    {"custom_id": "y", "method": "POST", "url": "/tokenize", "body": {"prompt": "b"}}])
+
+    def test_bodies_and_messages_may_be_structures_or_text(self):
+        said = [{"role": "user", "content": "Hi"}]
+        pairs = pyarrow.list_(pyarrow.map_(pyarrow.string(), pyarrow.binary()))
+        for messages in (pyarrow.array([[{"role": "user", "content": "Hi", "name": None}]]), pyarrow.array([json.dumps(said)]),
+                         pyarrow.array([json.dumps(said).encode()]), pyarrow.array([[[("role", b"user"), ("content", b"Hi")]]], pairs)):
+            with self.subTest(messages.type):
+                (line,) = self.lines(messages=messages, body=pyarrow.array([{"seed": 3, "stop": ["a"], "temperature": None}]))
+                self.assertEqual((line["url"], line["body"]), ("/v1/chat/completions", {"seed": 3, "stop": ["a"], "messages": said}))
+        (line,) = self.lines({"max_tokens": 4}, prompt=pyarrow.array([[5, 6]]))
+        self.assertEqual((line["url"], line["body"]), ("/v1/completions", {"max_tokens": 4, "prompt": [5, 6]}))
+
+    def test_what_is_no_body_is_left_to_the_engine(self):
+        self.assertEqual([line["body"] for line in self.lines(body=pyarrow.array([5, None]))], [5, {}])
+        self.assertEqual([line["body"] for line in self.lines(body=pyarrow.array(["prompt", "{oops"]))], ["prompt", "{oops"])
+
+    def test_what_is_neither_text_nor_json_is_a_sentence(self):
+        told = "has among requests 0 to 1 a value that is neither a text nor JSON: "
+        not_utf8 = "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+        bad = pyarrow.array([b"\xff", b"a"])
+        for column in ("custom_id", "url", "body"):
+            self.assertEqual(self.refused(prompt=TEXTS, **{column: bad}), told + not_utf8)
+        self.assertEqual(self.refused(prompt=bad), told + not_utf8)
+        unchecked = pyarrow.Array.from_buffers(pyarrow.string(), 2, bad.buffers())
+        self.assertEqual(self.refused(prompt=unchecked), told + not_utf8)
+        self.assertEqual(self.refused(prompt=pyarrow.array([datetime.date(2026, 1, 2)] * 2)), told + "2026-01-02 is a date")
+        self.assertEqual(self.refused(body=pyarrow.array([{"n": decimal.Decimal(5)}] * 2)), told + "5 is a Decimal")
+        self.assertEqual(self.refused(text=TEXTS), "must have a column body, messages or prompt, it has text")
+
+    def test_other_content_is_another_input(self):
+        digests = set()
+        for middle in ("b1", "b2"):  # whose smallest, largest and length are the same
+            path = str(self.folder / "in.parquet")
+            parquet.write_table(pyarrow.table({"prompt": ["a", middle, "c"]}), path, compression="none", use_dictionary=False)
+            digests.add(Plan(path, 8).digest)
+        self.assertEqual(len(digests), 2)
+
+
+class Outputs(FolderTest):
+    JOB = {"input": "1f", "model": "m"}
+
+    def setUp(self):
+        super().setUp()
+        self.path, self.job = self.folder / "out.jsonl", self.folder / "out.jsonl.job"
+
+    def open(self, **changed):
+        return Output(str(self.path), {**self.JOB, **changed})
+
+    def write(self, *parts):
+        """Each the letter of its number, twice that often as the number says."""
+        with self.open() as output:
+            for number in parts:
+                output.write(number, b"%c" % (97 + number) * 2 * number + b"\n")
+
+    def finished(self):
+        with self.open() as output:
+            return sorted(output.finished)
+
+    def test_a_part_is_written_once(self):
+        self.write(2, 1, 2)
+        self.write(1, 3)
+        self.assertEqual(self.path.read_text(), "cccc\nbb\ndddddd\n")
+        self.assertEqual(self.finished(), [1, 2, 3])
+
+    def test_what_is_behind_the_last_named_part_is_cut(self):
+        self.write(2, 1)
+        with self.path.open("a") as file:
+            file.write("half a")
+        with self.job.open("a") as file:
+            file.write('{"part": 7')
+        self.write(3)
+        self.assertEqual(self.path.read_text(), "cccc\nbb\ndddddd\n")
+        self.assertEqual(self.finished(), [1, 2, 3])
+
+    def test_parts_that_a_file_lost_are_not_taken_for_whole_when_it_has_grown_again(self):
+        self.write(1, 2, 3)
+        for size, left in ((9, [1, 2]), (7, [1]), (0, [])):  # bytes
+            with self.subTest(size):
+                self.path.unlink()
+                self.job.unlink()
+                self.write(1, 2, 3)
+                os.truncate(self.path, size)
+                self.assertEqual(self.finished(), left)
+                self.write(5)  # 11 bytes, beyond where the second part ended
+                self.assertEqual(self.finished(), [*left, 5])
+        self.path.unlink()
+        self.assertEqual(self.finished(), [])
+
+    def test_every_place_where_a_run_may_have_been_killed(self):
+        self.write(2, 1)
+        whole, noted = self.path.read_bytes(), self.job.read_bytes()
+        for size in range(0, len(noted) + 1, 3):
+            for length in (0, 3, 5, 6, len(whole)):
+                self.path.write_bytes(whole[:length])
+                self.job.write_bytes(noted[:size])
+                if b"\n" not in noted[:size]:
+                    self.path.unlink()  # which is made behind the first line
+                self.write(2, 1)
+                self.assertEqual(sorted(self.path.read_bytes().splitlines()), [b"bb", b"cccc"])
+
+    def test_two_at_once(self):
+        with self.open(), self.assertRaisesRegex(BatchError, "is being written by another run"):
+            self.open()
+        self.assertEqual(self.finished(), [])
+
+    def test_what_is_of_something_else_is_left_as_it_is(self):
+        self.path.write_text("mine\n")
+        with self.assertRaisesRegex(BatchError, "is the output of something else"):
+            self.open()
+        self.assertEqual(os.listdir(self.folder), ["out.jsonl"])
+        for noted in ('{"what": "mine"}\n[1]\n', "mine\n", "[1]\n", '{"what": "mine"}\n{"part": 1}\nhalf'):
+            self.job.write_text(noted)
+            with self.assertRaisesRegex(BatchError, "is no list of parts of|is the output of another job"):
+                self.open()
+            self.assertEqual((self.path.read_text(), self.job.read_text()), ("mine\n", noted))
+        self.path.unlink()
+        self.job.unlink()
+        self.write(1)
+        with self.assertRaisesRegex(BatchError, "another job, with another input and model; name"):
+            self.open(input="2f", model="n")
+        self.assertEqual(self.finished(), [1])
+
+
+if __name__ == "__main__":
+    run_tests()
