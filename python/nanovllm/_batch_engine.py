@@ -1,6 +1,8 @@
 """One `nanovllm run-batch` as a filter: lines of several callers go in, each caller gets the answers to its own."""
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -11,6 +13,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 PROBE = b'{"custom_id": "", "method": "POST", "url": "/tokenize", "body": {"prompt": ""}}'
 _NUMBER = re.compile(rb'\{"id":"batch_req_(\d+)"')
@@ -30,26 +33,15 @@ def command() -> str:
     return found
 
 
-class _Question:
-    """Lines of one caller. What has no answer yet is None."""
-
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self.lines = lines
-        self.answers: list[bytes | None] = [None] * len(lines)
-        self.left = len(lines)
-
-
 class _Process:
     """A run-batch and its threads. Answers tell by their number which line they are to."""
 
     def __init__(self, arguments: Sequence[str], folder: str) -> None:
-        self.answered = False
-        self.reason = ""
-        self._open: dict[int, tuple[_Question, int]] = {}
-        self._count = 0
+        self.ended = False
+        self.reason = ""  # the last thing that it said
+        self._open: dict[int, Future[bytes]] = {}
+        self._numbers = itertools.count()
         self._writing = threading.Lock()
-        self._changed = threading.Condition()
-        self._ended = False
         self._process = subprocess.Popen(
             [command(), "run-batch", "-q", "-i", "-", "-o", "-", *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder if os.path.isdir(folder) else None)
@@ -67,43 +59,30 @@ class _Process:
         assert self._process.stdout
         for line in self._process.stdout:
             found = _NUMBER.match(line)
-            if not found or not line.endswith(b"\n"):
-                continue  # cut off by its end
-            with self._changed:
-                question, index = self._open.pop(int(found[1]))
-                question.answers[index] = line
-                question.left -= 1
-                self.answered = True
-                if question.left == 0:
-                    self._changed.notify_all()
+            if found and line.endswith(b"\n"):  # else it was cut off by the end
+                self._open.pop(int(found[1])).set_result(line)
         status = self._process.wait()
         self._hearing.join()
-        self.reason = self.reason or f"run-batch ended with status {status}"
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        with self._writing:
+            self.ended = True
+            self.reason = self.reason or f"run-batch ended with status {status}"
+            for answer in self._open.values():
+                answer.set_exception(EngineLost(self.reason))
 
-    def ask(self, question: _Question) -> bool:
-        """Whether every line has its answer; else the process has ended."""
+    def ask(self, lines: Sequence[bytes]) -> list[Future[bytes]]:
         assert self._process.stdin
-        try:
-            with self._writing:  # callers one behind the other, so that neighbours stay neighbours
-                for index, line in enumerate(question.lines):
-                    if question.answers[index] is None:
-                        with self._changed:
-                            self._open[self._count] = (question, index)
-                        self._count += 1
-                        self._process.stdin.write(line + b"\n")
+        answers: list[Future[bytes]] = [Future() for _ in lines]
+        with self._writing:  # callers one behind the other, so that neighbours stay neighbours
+            if self.ended:
+                for answer in answers:
+                    answer.set_exception(EngineLost(self.reason))
+                return answers
+            self._open.update((number, answer) for answer, number in zip(answers, self._numbers))
+            with contextlib.suppress(OSError):  # where it ends meanwhile
+                for line in lines:
+                    self._process.stdin.write(line + b"\n")
                 self._process.stdin.flush()
-        except OSError:
-            pass  # it has ended
-        with self._changed:
-            self._changed.wait_for(lambda: question.left == 0 or self._ended)
-            return question.left == 0
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+        return answers
 
     def close(self) -> None:
         self._process.kill()
@@ -128,11 +107,15 @@ class Engine:
     def ask(self, lines: Sequence[bytes]) -> list[bytes]:
         """The answers to request lines, in their order. Lines are written and answered once, but for those
         that had no answer when an engine ended."""
-        question = _Question(lines)
+        answers: dict[int, bytes] = {}
         for pause in range(1, _TRIES + 1):
             process = self._running()
-            if process.ask(question):
-                return [answer for answer in question.answers if answer is not None]
+            left = [index for index in range(len(lines)) if index not in answers]
+            for index, answer in zip(left, process.ask([lines[index] for index in left])):
+                with contextlib.suppress(EngineLost):
+                    answers[index] = answer.result()
+            if len(answers) == len(lines):
+                return [answers[index] for index in range(len(lines))]
             if pause < _TRIES:
                 time.sleep(pause)  # what it held, a GPU's memory for one, may be given back a little later
         raise EngineLost(process.reason.removeprefix("nanovllm: "))
@@ -151,7 +134,7 @@ def named(line: bytes, place: int) -> bytes:
     """A request line that has a custom_id, by which the engine draws: its place where it has none."""
     try:
         request = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line  # the engine says what is wrong with it
     if not isinstance(request, dict) or request.get("custom_id") is not None:
         return line

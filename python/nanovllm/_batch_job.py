@@ -197,7 +197,7 @@ def _plain(value: Any) -> Any:
 def _parsed(value: Any) -> Any:
     """JSON that is there as text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(value)
     return value
 

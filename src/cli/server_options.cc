@@ -41,7 +41,7 @@ void add_fleet_options(Group& group, server::FleetOptions& fleet) {
             "a worker that has work and makes no progress for so long is started again; a step may "
             "take longer");
   group.add("--worker-start-timeout", fleet.worker_start_timeout,
-            "without a worker that is ready, or one whose loading advances, for so long the server "
+            "without a worker that is ready, or one whose loading advances, for so long the program "
             "ends with an error");
 }
 

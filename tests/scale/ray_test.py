@@ -23,7 +23,7 @@ from serve_testing import BINARY, MODEL, run_tests  # noqa: E402
 
 FLAGS = ["--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory", "64M"]
 NODE = {"num_cpus": 1, "object_store_memory": 150_000_000, "include_dashboard": False}
-# By hand: NUM_PROMPTS=20000 TOKENS=24
+# By hand: NUM_PROMPTS=20000 TOKENS=4
 NUM_PROMPTS, TOKENS = int(os.environ.get("NUM_PROMPTS", "200")), int(os.environ.get("TOKENS", "100"))
 
 
@@ -57,8 +57,10 @@ def engines():
 def setUpModule():
     # A node that died refuses connections, and is missed after so many of these; one that is only busy has time to answer.
     check = {"health_check_period_ms": 500, "health_check_failure_threshold": 5, "health_check_timeout_ms": 60000}
-    RayTest.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": check})
-    RayTest.nodes = [RayTest.cluster.add_node(**NODE) for _ in range(2)]
+    RayTest.cluster = Cluster()
+    RayTest.cluster.add_node(wait=False, _system_config=check, **NODE)
+    RayTest.nodes = [RayTest.cluster.add_node(wait=False, **NODE) for _ in range(2)]
+    RayTest.cluster.wait_for_nodes(timeout=300)
 
 
 def tearDownModule():
@@ -140,7 +142,7 @@ class Deaths(RayTest):
         killer.start()
         done = self.run_here()
         killer.join()
-        self.nodes.append(self.cluster.add_node(**NODE))
+        self.nodes.append(self.cluster.add_node(wait=False, **NODE))
         self.assertLess(died[0], NUM_PROMPTS)  # in the middle
         self.assertEqual(done, {"answers": NUM_PROMPTS, "errors": 0})
         self.assert_answered(NUM_PROMPTS)
@@ -181,10 +183,10 @@ class Deaths(RayTest):
 class Formats(RayTest):
     def test_lines_that_are_no_requests_have_their_error(self):
         self.write([request(0, max_tokens=5), "", "nonsense", {**request(1, max_tokens=5), "url": "/v1/embeddings"}, "  ",
-                    {key: value for key, value in request(2, max_tokens=5).items() if key != "custom_id"}, request(0, max_tokens=5)])
+                    {key: value for key, value in request(2, max_tokens=5).items() if key != "custom_id"}, request(0, max_tokens=5), "[" * 100000])
         with self.source.open("a") as source:
             source.write(json.dumps(request(5, max_tokens=5)))  # and no end of a line
-        self.assertEqual(self.run_here(part_size=2, concurrency=1), {"answers": 6, "errors": 2})
+        self.assertEqual(self.run_here(part_size=2, concurrency=1), {"answers": 7, "errors": 3})
         answers = texts(self.output.read_text().splitlines())
         single = self.single()
         self.assertEqual(answers.pop("batch_req_3")[0], "3")  # its place, where it has no name
