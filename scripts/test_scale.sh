@@ -24,7 +24,7 @@ scripts/build_python.sh "$venv" || exit 1
 export NANOVLLM="${NANOVLLM:-$PWD/build/nanovllm}" NANOVLLM_MODEL="$PWD/models/demo"
 export PYTHONPATH="$PWD/tests" PYTHONDONTWRITEBYTECODE=1
 # Cores may be busy: Ray's processes, which it gives niceness 15, get their share, and Serve's proxy time to start.
-export RAY_worker_niceness=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120
+export RAY_worker_niceness=0 RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=120 RAY_USAGE_STATS_ENABLED=0
 failed=()
 for test in tests/scale/*_test.py; do
   [[ $test == *"$pattern"* ]] || continue

@@ -213,20 +213,20 @@ class Output:
         self.finished: dict[int, dict[str, int]] = {}
         self._is_folder = path.endswith(".parquet")
         self._job = f"{path}.job"
-        self._journal = open(self._job, "ab+", buffering=0)
-        self._files = [self._journal]
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BatchError(f"{path} is being written by another run") from None
-        self._go_on(identity)
-        if self._is_folder:
-            os.makedirs(path, exist_ok=True)
-        else:
-            self._file = open(path, "ab", buffering=0)
-            self._files.append(self._file)
-            self._end = max((part["end"] for part in self.finished.values()), default=0)
-            self._file.truncate(self._end)
+        with contextlib.ExitStack() as files:
+            self._journal = files.enter_context(open(self._job, "ab+", buffering=0))
+            try:
+                fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BatchError(f"{path} is being written by another run") from None
+            self._go_on(identity)
+            if self._is_folder:
+                os.makedirs(path, exist_ok=True)
+            else:
+                self._file = files.enter_context(open(path, "ab", buffering=0))
+                self._end = max((part["end"] for part in self.finished.values()), default=0)
+                self._file.truncate(self._end)
+            self._files = files.pop_all()
 
     def _go_on(self, identity: Mapping[str, Any]) -> None:
         self._journal.seek(0)
@@ -300,8 +300,7 @@ class Output:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        for file in self._files:
-            file.close()
+        self._files.close()
 
     def count(self, what: str) -> int:
         """Of answers or errors."""

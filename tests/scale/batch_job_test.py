@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 import uuid
 
@@ -158,10 +159,29 @@ class Outputs(FolderTest):
                 self.write(2, 1)
                 self.assertEqual(sorted(self.path.read_bytes().splitlines()), [b"bb", b"cccc"])
 
-    def test_two_at_once(self):
-        with self.open(), self.assertRaisesRegex(BatchError, "is being written by another run"):
-            self.open()
-        self.assertEqual(self.finished(), [])
+    def test_of_several_at_once_one_has_it(self):
+        for _ in range(20):
+            together, told = threading.Barrier(8), []
+
+            def begin():
+                together.wait()
+                try:
+                    with self.open() as output:
+                        together.wait()
+                        output.write(1, b"a\n")
+                except BatchError as error:
+                    told.append(str(error))
+                    together.wait()
+
+            threads = [threading.Thread(target=begin) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(told, [f"{self.path} is being written by another run"] * 7)
+            self.assertEqual(self.path.read_text(), "a\n")
+            self.path.unlink()
+            self.job.unlink()
 
     def test_what_is_of_something_else_is_left_as_it_is(self):
         self.path.write_text("mine\n")
