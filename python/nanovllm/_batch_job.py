@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +122,7 @@ class Plan:
                 self._add(piece, min(self._part_size, rows - start), start, 0)
             self.pieces.append(piece)
 
-    def without(self, finished: Mapping[int, Any]) -> list[Piece]:
+    def without(self, finished: Container[int]) -> list[Piece]:
         """What is left to do."""
         left = (Piece(piece.path, piece.group, [part for part in piece.parts if part.number not in finished]) for piece in self.pieces)
         return [piece for piece in left if piece.parts]
@@ -210,7 +210,9 @@ class Output:
         if not path.endswith((".jsonl", ".parquet")):
             raise BatchError(f"{path} must end in .jsonl, for a file of lines, or in .parquet, for a folder of parts")
         self.path = path
-        self.finished: dict[int, dict[str, int]] = {}
+        self.finished: set[int] = set()  # parts
+        self.num_answers = self.num_errors = 0
+        self._end = 0  # in bytes, of what is whole
         self._is_folder = path.endswith(".parquet")
         self._job = f"{path}.job"
         with contextlib.ExitStack() as files:
@@ -224,7 +226,6 @@ class Output:
                 os.makedirs(path, exist_ok=True)
             else:
                 self._file = files.enter_context(open(path, "ab", buffering=0))
-                self._end = max((part["end"] for part in self.finished.values()), default=0)
                 self._file.truncate(self._end)
             self._files = files.pop_all()
 
@@ -251,7 +252,7 @@ class Output:
                 if not self._is_folder and entry["end"] > size:
                     break
                 if not self._is_folder or os.path.exists(self._part(entry["part"])):
-                    self.finished[entry["part"]] = entry
+                    self._finish(entry)
                 kept += len(line)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BatchError(f"{self._job} is no list of parts of {self.path}; take it away, and {self.path} too") from None
@@ -262,6 +263,14 @@ class Output:
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         _write(self._journal, json.dumps(entry).encode() + b"\n")
+
+    def _finish(self, entry: Mapping[str, int]) -> None:
+        if entry["part"] in self.finished:
+            return
+        self.finished.add(entry["part"])
+        self.num_answers += entry["answers"]
+        self.num_errors += entry["errors"]
+        self._end = entry.get("end", 0)
 
     def _part(self, number: int) -> str:
         return os.path.join(self.path, f"part-{number:06}.parquet")
@@ -275,10 +284,9 @@ class Output:
             self._write_rows(number, answers)
         else:
             _write(self._file, answers)
-            self._end += len(answers)
-            entry["end"] = self._end
+            entry["end"] = self._end + len(answers)
         self._note(entry)
-        self.finished[number] = entry
+        self._finish(entry)
 
     def _write_rows(self, number: int, answers: bytes) -> None:
         import pyarrow
@@ -301,10 +309,6 @@ class Output:
 
     def __exit__(self, *ignored: object) -> None:
         self._files.close()
-
-    def count(self, what: str) -> int:
-        """Of answers or errors."""
-        return sum(part[what] for part in self.finished.values())
 
 
 def _write(file: io.FileIO, data: bytes) -> None:

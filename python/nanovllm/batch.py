@@ -129,7 +129,7 @@ def _answer(pieces: Sequence[Piece], output: Output, body: Mapping[str, Any], ar
         for table in answers.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             for part, lines in zip(table["part"].to_pylist(), table["answers"].to_pylist()):
                 output.write(part, lines)
-            progress.update(output.count("answers") - progress.n)
+            progress.update(output.num_answers - progress.n)
     finally:
         context.target_max_block_size, context.enable_progress_bars = before
 
@@ -147,9 +147,10 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
         raise BatchError(f'the package {error.name} is missing; pip install "nanovllm[ray]" brings it') from None
     from tqdm import tqdm
 
-    for name, number in (("part size", part_size), ("concurrency", concurrency)):
-        if number is not None and number < 1:
-            raise BatchError(f"the {name} must be at least 1, got {number}")
+    for name, number, least in (("part size", part_size, 1), ("concurrency", concurrency, 1), ("number of CPUs", num_cpus, 0),
+                                ("number of GPUs", num_gpus, 0)):
+        if number is not None and number < least:
+            raise BatchError(f"the {name} must be at least {least}, got {number:g}")
     if not isinstance(body or {}, Mapping):
         raise BatchError(f"body must be a JSON object, got {json.dumps(body)}")
     if os.path.dirname(os.path.abspath(output)) == os.path.abspath(input):
@@ -170,11 +171,11 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
                 num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
                 has_threads = any(flag.split("=")[0] == "--num-threads" for flag in flags)
                 arguments = ["--model", os.fspath(model), *([] if has_threads else threads), *flags]
-                with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
+                with tqdm(total=plan.num_requests, initial=written.num_answers, unit="request", disable=quiet) as progress:
                     _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
-            return {"answers": written.count("answers"), "errors": written.count("errors")}
+            return {"answers": written.num_answers, "errors": written.num_errors}
     except OSError as error:
-        kept = f"; {output} keeps {written.count('answers')} of {plan.num_requests} answers, and the same command goes on" if written else ""
+        kept = f"; {output} keeps {written.num_answers} of {plan.num_requests} answers, and the same command goes on" if written else ""
         raise BatchError(f"{error.filename or output}: {error.strerror or error}{kept}") from None
     except Exception as error:
         raise _sentence(error) or error from None

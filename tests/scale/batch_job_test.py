@@ -122,6 +122,28 @@ class Outputs(FolderTest):
         self.write(1, 3)
         self.assertEqual(self.path.read_text(), "cccc\nbb\ndddddd\n")
         self.assertEqual(self.finished(), [1, 2, 3])
+        with self.open() as output:
+            output.write(4, b'{"id":"a","error":null}\n{"id":"b","error":null}\n{"id":"c","error":{}}\n')
+            self.assertEqual((output.num_answers, output.num_errors), (6, 4))
+        with self.open() as output:
+            self.assertEqual((output.num_answers, output.num_errors), (6, 4))
+
+    def test_a_part_of_parquet_that_is_gone_is_written_again(self):
+        self.path = self.folder / "out.parquet"
+        answer = b'{"id":"batch_req_0","custom_id":"a","response":{"status_code":200,"body":{"n":[1]}},"error":null}\n'
+        refused = b'{"id":"batch_req_1","custom_id":null,"response":null,"error":{"code":"invalid_json_line"}}\n'
+        with self.open() as output:
+            output.write(0, answer)
+            output.write(1, refused)
+        (self.path / "part-000001.parquet").unlink()
+        self.assertEqual(self.finished(), [0])
+        with self.open() as output:
+            output.write(1, refused)
+        with self.open() as output:
+            self.assertEqual((output.num_answers, output.num_errors), (2, 1))
+        self.assertEqual(parquet.read_table(self.path).to_pylist(), [
+            {"id": "batch_req_0", "custom_id": "a", "status_code": 200, "body": '{"n": [1]}', "error": None},
+            {"id": "batch_req_1", "custom_id": None, "status_code": None, "body": None, "error": '{"code": "invalid_json_line"}'}])
 
     def test_what_is_behind_the_last_named_part_is_cut(self):
         self.write(2, 1)

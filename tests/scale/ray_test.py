@@ -259,6 +259,8 @@ class BadInput(RayTest):
         self.write([request(0)])
         self.assertEqual(self.refused(part_size=0), "the part size must be at least 1, got 0")
         self.assertEqual(self.refused(concurrency=0), "the concurrency must be at least 1, got 0")
+        self.assertEqual(self.refused(num_cpus=-1), "the number of CPUs must be at least 0, got -1")
+        self.assertEqual(self.refused(num_gpus=-0.5), "the number of GPUs must be at least 0, got -0.5")
         self.assertEqual(self.refused(body=[1]), "body must be a JSON object, got [1]")
         self.assertFalse(self.output.exists())
 
