@@ -240,7 +240,8 @@ class BadInput(RayTest):
     def test_a_second_run_is_refused(self):
         self.write([*(request(i, max_tokens=3) for i in range(4)), "nonsense"])
         first = subprocess.Popen(self.command("--concurrency", "1"), stderr=subprocess.DEVNULL)
-        while not pathlib.Path(f"{self.output}.job").exists() or not pathlib.Path(f"{self.output}.job").stat().st_size:
+        while not self.output.exists():
+            self.assertIsNone(first.poll())
             time.sleep(0.01)
         self.assertIn("is being written by another run", self.refused())
         self.assertEqual(first.wait(), 3)  # one of its answers is an error
