@@ -5,9 +5,9 @@
 //   [{"when": "a text of the prompt", "say": "text", "ms": 5, "first_ms": 200, "die_at": 3}]
 // The last entry whose `when` (by default "") is in the prompt is said: so an answer depends on its
 // prompt alone, whichever worker gives it. Tags in `say` become the tokenizer's special tokens;
-// where a mask closes what is next, the first token that may come is said instead. `ms` is what a
-// token takes, `first_ms` what the first one takes besides; a worker that is to draw the token
-// `die_at` dies. What the model was asked is added to --prompts, a line of JSON each:
+// where what is next is closed or banned, the first token that may come is said instead. `ms` is
+// what a token takes, `first_ms` what the first one takes besides; a worker that is to draw the
+// token `die_at` dies. What the model was asked is added to --prompts, a line of JSON each:
 // {"ids": [...], "text": "..."}.
 #include <fmt/format.h>
 
@@ -98,11 +98,12 @@ class DictatedRunner final : public Runner {
                         : at < answer.ids.size() ? answer.ids[at]
                                                  : eos_;
       // Where that may not come, the first token that may.
+      const auto may_come = [&](int32_t id) {
+        return is_allowed(row, id) && std::ranges::find(row.banned_ids, id) == row.banned_ids.end();
+      };
       if (row.forced_id < 0) {
-        for (int32_t id = 0;
-             !is_allowed(row, result.token_id) && std::cmp_less(id, 32 * row.allowed.size());
-             ++id) {
-          if (is_allowed(row, id)) result.token_id = id;
+        for (int32_t id = 0; !may_come(result.token_id) && id < tokenizer_->vocab_size(); ++id) {
+          if (may_come(id)) result.token_id = id;
         }
       }
       if (row.num_logprobs >= 0) result.logprobs = {{result.token_id, -0.5f, 1}};

@@ -54,10 +54,10 @@ class Dictated(Server):
 
     def say(self, *entries):
         """Texts or entries of the script; the last one whose `when` is in a prompt is its answer. Without a thought it has an
-        empty one, as a model of Qwen3's parser must: what has no end of a thought is all thought."""
+        empty one, as a model of Qwen3's parser must: what has no end of a thought is all thought, which `thinks` is for."""
         entries = [{"say": entry} if isinstance(entry, str) else dict(entry) for entry in entries]
         for entry in entries:
-            if "</think>" not in entry["say"]:
+            if "</think>" not in entry["say"] and not entry.pop("thinks", False):
                 entry["say"] = "<think></think>" + entry["say"]
         with open(self.path("script.new"), "w", encoding="utf-8") as file:
             json.dump(entries, file)

@@ -16,6 +16,7 @@ SCHEMA = {
     "required": ["z", "name", "legs"],
     "additionalProperties": False,
 }
+ROUNDED = 123456789012345678901234567890  # no double
 GRAMMAR = 'root ::= "the " ("cat" | "dog") "s"? "."'
 ASK = ["--max-tokens", "100", "--temperature", "1", "--json", "-q"]
 
@@ -60,6 +61,8 @@ class CommandLine(unittest.TestCase):
             {"prompt": "a", "sampling_params": {"structured_outputs": {"regex": "("}}},
             {"prompt": "a", "response_format": {"type": "json_object"}, "sampling_params": {"structured_outputs": {"regex": "a"}}},
             {"prompt": "a"},
+            {"prompt": "a", "sampling_params": {"structured_outputs": {"json": {"const": ROUNDED}}}},
+            {"prompt": "a", "sampling_params": {"structured_outputs": {"json": {"const": 10**23}}}},
         ]
         result = run("generate", MODEL, *ASK, "--choice", "all others", "--input", "-", stdin="\n".join(map(json.dumps, requests)))
         self.assertEqual(result.returncode, 3, result.stderr)
@@ -71,6 +74,8 @@ class CommandLine(unittest.TestCase):
         self.assertIn("(at position 0)", answers[3]["error"])
         self.assertIn("leave one of them out", answers[4]["error"])
         self.assertEqual(answers[5]["text"], "all others")
+        self.assertIn(f"the number {ROUNDED} at /sampling_params/structured_outputs/json/const can't be held exactly", answers[6]["error"])
+        self.assertEqual(json.loads(answers[7]["text"]), 10**23)
 
     def test_wrong_flags_are_told_before_a_model_is_looked_for(self):
         cases = [
@@ -80,6 +85,9 @@ class CommandLine(unittest.TestCase):
             (["--json-schema", '{"type": 3}'], 2, "type"),
             (["--json-schema", '{"not": {}}'], 1, "not can't be enforced"),
             (["--json-schema", "/nowhere.json"], 2, "/nowhere.json"),
+            (["--json-schema", "[]"], 2, "expected an object, true or false"),
+            (["--json-schema", ""], 2, "the JSON schema: not valid JSON"),
+            (["--json-schema", f'{{"enum": [1, {ROUNDED}]}}'], 2, f"the number {ROUNDED} at /enum/1 can't be held exactly; use fewer digits"),
         ]
         for command in ("generate", "chat"):
             for flags, status, sentence in cases:
@@ -189,6 +197,52 @@ class Serving(unittest.TestCase):
         answer = self.server.post("/v1/completions", {**self.BODIES["/v1/completions"], "guided_json": {"a": 1}})
         self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "guided_json"), answer.text)
         self.assertIn("use structured_outputs", answer.json["error"]["message"])
+
+    def test_what_would_bind_an_answer_elsewhere_is_refused(self):
+        schema = {"type": "object"}
+        chat = {"response_format": {"type": "json_object"}}
+        of_responses = {"text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}
+        of_messages = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        everywhere = [{"json_schema": schema}, {"grammar": GRAMMAR}, {"regex": "a"}, {"structured_output": {"regex": "a"}}, {"guided_regex": "a"}]
+        cases = [
+            ("/v1/completions", [*everywhere, of_responses, of_messages], "structured_outputs, or response_format"),
+            ("/v1/chat/completions", [*everywhere, of_responses, of_messages], "structured_outputs, or response_format"),
+            ("/v1/responses", [*everywhere, chat, of_messages], "text.format, or structured_outputs"),
+            ("/v1/messages", [*everywhere, chat, of_responses, {"structured_outputs": {"choice": []}}], "output_config.format"),
+        ]
+        for path, asked, ours in cases:
+            for fields in asked:
+                answer = self.server.post(path, {**self.BODIES[path], **fields})
+                self.assertEqual(answer.status, 400, (path, fields, answer.text))
+                (name,) = fields
+                self.assertEqual(answer.json["error"]["message"], f"{name} is not known; use {ours}.")
+            nothing = {"grammar": "", "json_schema": None, "guided_json": {}, "text": {"verbosity": "low"}, "output_config": {"effort": "low"}}
+            if path in ("/v1/responses", "/v1/messages"):
+                nothing["response_format"] = {"type": "text"}
+            limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+            self.assertEqual(self.server.post(path, {**self.BODIES[path], **nothing, limit: 16}).status, 200)
+
+    def test_numbers_of_schemas_are_held_exactly_or_refused(self):
+        exact = {"enum": [10**23, -(2**63), 2**64 - 1]}
+        rounded = {"properties": {"a": {"maximum": ROUNDED}}}
+        told = f"the number {ROUNDED} at {{}}properties/a/maximum can't be held exactly; use fewer digits"
+        asks = [
+            ("/v1/completions", lambda schema: {"structured_outputs": {"json": schema}}, "/structured_outputs/json/"),
+            ("/v1/completions", lambda schema: {"structured_outputs": {"json": json.dumps(schema)}}, "/"),
+            ("/v1/chat/completions", lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+             "/response_format/json_schema/schema/"),
+            ("/v1/responses", lambda schema: {"text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}, "/text/format/schema/"),
+            ("/v1/messages", lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}}, "/output_config/format/schema/"),
+        ]
+        for path, field, place in asks:
+            self.assertIn(int(float(value)) if "e" in (value := self.asked(path, {**self.BODIES[path], **field(exact)})) else int(value),
+                          [int(1e23), *exact["enum"]])
+            answer = self.server.post(path, {**self.BODIES[path], **field(rounded)})
+            self.assertEqual(answer.status, 400, answer.text)
+            self.assertIn(told.format(place), answer.json["error"]["message"])
+        # What binds no answer is read as ever.
+        body = {**self.BODIES["/v1/completions"], "max_tokens": 1, "temperature": 0}
+        self.assertEqual(self.server.request("POST", "/v1/completions", json.dumps(body)[:-1] + ', "top_p": 0.100000000000000000001}').status, 200)
 
     def test_what_is_not_enforced_is_logged_once(self):
         body = {**self.BODIES["/v1/completions"], "structured_outputs": {"json": {"type": "string", "maxLength": 2, "format": "colour"}}}

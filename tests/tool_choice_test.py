@@ -103,6 +103,15 @@ class EveryParser(CallsTest):
             self.assertEqual(answer.status, 400)
             self.assertEqual(answer.json["error"]["param"], "tools")
             self.assertIn('The parameters of the function "f" can\'t be enforced: JSON schema at /properties/x: not', answer.json["error"]["message"])
+        for parameters, what in (({"type": "string"}, 'JSON schema: type must be "object", got "string".'), ({"minProperties": 2, "maxProperties": 1}, "")):
+            tool = {"type": "function", "function": {"name": "g", "parameters": parameters}}
+            self.assertEqual(server.post("/v1/chat/completions", {**body, "tools": [tool]}).status, 200)
+            answer = server.post("/v1/chat/completions", {**body, "tools": [tool], "tool_choice": "required"})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "tools"), answer.text)
+            self.assertIn(f'The parameters of the function "g" can\'t be enforced: {what}', answer.json["error"]["message"])
+        answer = server.post("/v1/chat/completions", {**body, "tool_choice": named("g")})
+        self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "tool_choice"), answer.text)
+        self.assertIn('The tool "g" specified', answer.json["error"]["message"])
 
 
 class Thinking(CallsTest):
@@ -151,6 +160,39 @@ class Thinking(CallsTest):
             self.assertEqual(choice["message"]["reasoning"], "Hm.")
             self.assertEqual(len(self.calls(choice)), 1)
             self.assertEqual(choice["finish_reason"], "tool_calls")
+
+    def test_the_model_ends_nothing_within_its_thought(self):
+        schema = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": False}
+        asks = [
+            {"tool_choice": "required", "parallel_tool_calls": False},
+            {"tool_choice": named("now")},
+            {"tools": None, "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+            {"tools": None, "structured_outputs": {"choice": ["yes", "no"]}},
+            {"tools": None, "structured_outputs": {"regex": "[ab]{3}"}},
+        ]
+        for stream in (False, True):
+            for asked in asks:
+                with self.subTest(stream=stream, asked=asked):
+                    choice = self.ask({"say": "<think>Hm.", "thinks": True}, stream, max_tokens=30, **asked)
+                    self.assertEqual(choice["finish_reason"], "length", choice)
+                    self.assertTrue(choice["message"]["reasoning"].startswith("Hm."), choice)
+                    choice = self.ask({"say": "<think>Hm.", "thinks": True}, stream, thinking_token_budget=6, **asked)
+                    self.assertTrue(choice["message"]["reasoning"].startswith("Hm."), choice)
+                    self.assertIn(choice["finish_reason"], ("stop", "tool_calls"), choice)
+                    self.assertTrue(choice["message"]["content"] or self.calls(choice), choice)
+            choice = self.ask({"say": "<think>Hm.", "thinks": True}, stream)
+            self.assertEqual((choice["message"]["reasoning"], choice["finish_reason"]), ("Hm.", "stop"))
+
+    def test_a_call_that_is_cut_off_is_no_text(self):
+        said = "<think>Hm.</think>\n\n" + call("get_weather", city="Oslo", detailed=True) + "\n" + call("now")
+        for stream in (False, True):
+            numbers = set()
+            for most in range(1, 70):
+                choice = self.ask(said, stream, tool_choice="required", max_tokens=most)
+                self.assertFalse(choice["message"]["content"], (most, choice))
+                self.assertIn(choice["finish_reason"], ("length", "tool_calls"))
+                numbers.add(len(choice["message"].get("tool_calls") or []))
+            self.assertEqual(numbers, {0, 1, 2})
 
     def test_strict_tools_fit_and_others_are_left_alone(self):
         strict = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}, TOOLS[1]]

@@ -36,5 +36,8 @@ _LATER = {
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
+        parameters = import_module("nanovllm.sampling_params")
+        if name in parameters._NOT_HERE:
+            getattr(parameters, name)  # which says what to use instead
         raise AttributeError(f"module 'nanovllm' has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -30,6 +30,12 @@ _SAMPLING = {
     "truncate_prompt_tokens": Elsewhere("cut the prompt's token ids before"),
     "extra_args": Elsewhere("there are no plugins that would read them", (None, {})),
 }
+_STRUCTURED = {
+    "disable_fallback": Elsewhere("there is one engine for grammars", (False,)),
+    "backend": Elsewhere("there is one engine for grammars"),
+    "_backend": Elsewhere("there is one engine for grammars"),
+    "_backend_was_auto": Elsewhere("there is one engine for grammars", (False,)),
+}
 _ENGINE = {
     "block_size": Elsewhere("use kvcache_block_size"),
     "num_gpu_blocks_override": Elsewhere("use num_kvcache_blocks"),
@@ -187,6 +193,11 @@ def known_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
     best_of = _SAMPLING["best_of"]
     best_of = best_of._replace(nothing=(*best_of.nothing, arguments.get("n")))
     return _known("SamplingParams", arguments, _PARAMETERS, {**_SAMPLING, "best_of": best_of}, ", ".join(_PARAMETERS))
+
+
+def check_constraints(arguments: Mapping[str, Any]) -> None:
+    """Called by StructuredOutputsParams for further keywords: a TypeError for those that ask for something."""
+    _known("StructuredOutputsParams", arguments, (), _STRUCTURED, ", ".join(_CONSTRAINTS))
 
 
 def engine_defaults() -> dict[str, Any]:

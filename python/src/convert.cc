@@ -5,21 +5,94 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace nanovllm::python {
 namespace {
 
 constexpr int kMaxDepth = 500;
 
-nlohmann::ordered_json integer_json(nb::handle value) {
-  if (int64_t number = 0; nb::try_cast(value, number)) return number;
-  if (uint64_t number = 0; nb::try_cast(value, number)) return number;
-  refuse(nb::exception_type::value_error, "{} does not fit into 64 bits.", to_text(nb::str(value)));
-}
+class JsonMaker {
+ public:
+  explicit JsonMaker(bool is_document) : is_document_(is_document) {}
+
+  nlohmann::ordered_json make(nb::handle value, int depth = 0) {
+    if (depth > kMaxDepth) {
+      PyErr_SetString(PyExc_RecursionError, "a value for nanovllm is nested too deep");
+      throw nb::python_error();
+    }
+    if (value.is_none()) return nullptr;
+    if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
+    if (nb::isinstance<nb::int_>(value)) return integer(value);
+    if (nb::isinstance<nb::float_>(value)) return real(value);
+    if (nb::isinstance<nb::str>(value)) return to_text(value);
+    if (nb::isinstance<nb::dict>(value)) {
+      nlohmann::ordered_json object = nlohmann::ordered_json::object();
+      for (const auto [key, item] : nb::cast<nb::dict>(value)) {
+        std::string name = to_text(nb::str(key));
+        nlohmann::ordered_json member = make_at(name, item, depth);
+        object[std::move(name)] = std::move(member);
+      }
+      return object;
+    }
+    if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+      nlohmann::ordered_json array = nlohmann::ordered_json::array();
+      for (const nb::handle item : value) {
+        array.push_back(make_at(is_document_ ? std::to_string(array.size()) : "", item, depth));
+      }
+      return array;
+    }
+    if (nb::hasattr(value, "tolist")) return make(value.attr("tolist")(), depth + 1);
+    if (is_document_ && nb::hasattr(value, "model_json_schema")) {
+      refuse(nb::exception_type::type_error,
+             "a pydantic model can't be taken here; give its schema, model_json_schema()");
+    }
+    refuse(nb::exception_type::type_error, "a value of type {} can't be taken here",
+           type_of(value));
+  }
+
+ private:
+  nlohmann::ordered_json make_at(const std::string& name, nb::handle value, int depth) {
+    const size_t size = path_.size();
+    if (is_document_) path_ += "/" + name;
+    nlohmann::ordered_json made = make(value, depth + 1);
+    path_.resize(size);
+    return made;
+  }
+
+  nlohmann::ordered_json integer(nb::handle value) const {
+    if (int64_t number = 0; nb::try_cast(value, number)) return number;
+    if (uint64_t number = 0; nb::try_cast(value, number)) return number;
+    const std::string text = to_text(nb::str(value));
+    if (path_.empty()) {
+      refuse(nb::exception_type::value_error, "{} does not fit into 64 bits.", text);
+    }
+    try {
+      return parse_ordered_json(text, "a number", {.exact_members = kEverywhere});
+    } catch (const Error&) {
+      refuse(nb::exception_type::value_error,
+             "the number {} at {} can't be held exactly; use fewer digits", printable(text),
+             printable(path_, 300));
+    }
+  }
+
+  nlohmann::ordered_json real(nb::handle value) const {
+    const auto number = nb::cast<double>(value);
+    if (!path_.empty() && !std::isfinite(number)) {
+      refuse(nb::exception_type::value_error, "the number {} at {} is none that JSON has", number,
+             printable(path_, 300));
+    }
+    return number;
+  }
+
+  const bool is_document_;
+  std::string path_;  // of a document's part, from its root
+};
 
 int32_t token_id(PyObject* item) {
   if (PyBool_Check(item) != 0 || PyIndex_Check(item) == 0) {
@@ -108,31 +181,8 @@ std::string to_text(nb::handle value) {
          to_text(nb::str(error.value())));
 }
 
-nlohmann::ordered_json to_json(nb::handle value, int depth) {
-  if (depth > kMaxDepth) {
-    PyErr_SetString(PyExc_RecursionError, "a value for nanovllm is nested too deep");
-    throw nb::python_error();
-  }
-  if (value.is_none()) return nullptr;
-  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
-  if (nb::isinstance<nb::int_>(value)) return integer_json(value);
-  if (nb::isinstance<nb::float_>(value)) return nb::cast<double>(value);
-  if (nb::isinstance<nb::str>(value)) return to_text(value);
-  if (nb::isinstance<nb::dict>(value)) {
-    nlohmann::ordered_json object = nlohmann::ordered_json::object();
-    for (const auto [key, item] : nb::cast<nb::dict>(value)) {
-      object[to_text(nb::str(key))] = to_json(item, depth + 1);
-    }
-    return object;
-  }
-  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
-    nlohmann::ordered_json array = nlohmann::ordered_json::array();
-    for (const nb::handle item : value) array.push_back(to_json(item, depth + 1));
-    return array;
-  }
-  if (nb::hasattr(value, "tolist")) return to_json(value.attr("tolist")(), depth + 1);
-  refuse(nb::exception_type::type_error, "a value of type {} can't be taken here", type_of(value));
-}
+nlohmann::ordered_json to_json(nb::handle value) { return JsonMaker(false).make(value); }
+nlohmann::ordered_json to_document(nb::handle value) { return JsonMaker(true).make(value); }
 
 std::vector<int32_t> to_token_ids(nb::handle value, const char* expected) {
   nb::object list = nb::borrow(value);

@@ -29,7 +29,10 @@ std::string type_of(nb::handle value);  // its name
 // None, bool, int, float, str, and lists, tuples and dicts of them; arrays and scalars of numpy.
 // Keys of dicts may be integers. Throws TypeError for all else, and RecursionError rather than
 // reach the end of the stack, for a list that holds itself.
-nlohmann::ordered_json to_json(nb::handle value, int depth = 0);
+nlohmann::ordered_json to_json(nb::handle value);
+// The same of what goes on as JSON, a schema: throws ValueError, with the place, for a number that
+// JSON does not have, or that would be rounded.
+nlohmann::ordered_json to_document(nb::handle value);
 
 // A str, token ids (list, tuple, array), {"prompt": str} or {"prompt_token_ids": ids}. Throws
 // TypeError or ValueError.

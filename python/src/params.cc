@@ -42,7 +42,7 @@ void set(SamplingParams& params, std::string_view name, nb::handle value) {
     throw nb::type_error("output_kind must be a RequestOutputKind");
   }
   nlohmann::json object;
-  object[std::string(name)] = to_json(value);
+  object[std::string(name)] = name == "structured_outputs" ? to_document(value) : to_json(value);
   update_sampling_params(params, object);
 }
 
@@ -99,7 +99,7 @@ StructuredOutputsParams structured_outputs_of(Handles... values) {
   static_assert(sizeof...(Handles) == std::size(kNames));
   nlohmann::ordered_json object = nlohmann::ordered_json::object();
   const auto* name = std::begin(kNames);
-  ((object[std::string(*name++)] = to_json(values)), ...);
+  ((object[std::string(*name++)] = to_document(values)), ...);
   StructuredOutputsParams params = read_structured_outputs(object);
   params.validate();
   return params;
@@ -115,7 +115,11 @@ void bind_structured_outputs(nb::module_& module) {
       .def(
           "__init__",
           [](P* self, H json, H regex, H choice, H grammar, H json_object, H any_whitespace,
-             H additional_properties, H whitespace_pattern, H structural_tag) {
+             H additional_properties, H whitespace_pattern, H structural_tag,
+             const nb::kwargs& others) {
+            if (others.size() > 0) {
+              nb::module_::import_("nanovllm._arguments").attr("check_constraints")(others);
+            }
             new (self)
                 P(structured_outputs_of(json, regex, choice, grammar, json_object, any_whitespace,
                                         additional_properties, whitespace_pattern, structural_tag));
@@ -124,7 +128,8 @@ void bind_structured_outputs(nb::module_& module) {
           nb::arg("choice") = nb::none(), nb::arg("grammar") = nb::none(),
           nb::arg("json_object") = nb::none(), nb::arg("disable_any_whitespace") = false,
           nb::arg("disable_additional_properties") = false,
-          nb::arg("whitespace_pattern") = nb::none(), nb::arg("structural_tag") = nb::none())
+          nb::arg("whitespace_pattern") = nb::none(), nb::arg("structural_tag") = nb::none(),
+          nb::arg("others"))
       .def_ro("json", &P::json, "A JSON Schema: its text, or a dict.")
       .def_ro("regex", &P::regex, "A regular expression that matches the whole output.")
       .def_ro("choice", &P::choice, "Texts of which the output is one.")

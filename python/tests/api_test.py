@@ -224,6 +224,9 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
             importlib.import_module(f"nanovllm.{name}")
     with pytest.raises(ImportError, match="use StructuredOutputsParams"):
         from nanovllm.sampling_params import GuidedDecodingParams  # noqa: F401
+    with pytest.raises(ImportError, match="use StructuredOutputsParams"):
+        exec("from nanovllm import GuidedDecodingParams")
+    assert not hasattr(nanovllm, "guided")
 
 
 def test_structured_outputs_are_parameters_like_others():
@@ -247,11 +250,33 @@ def test_structured_outputs_are_parameters_like_others():
         StructuredOutputsParams()
     with pytest.raises(ValueError, match="structured_outputs.choice must be a list of texts"):
         StructuredOutputsParams(choice="a")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"StructuredOutputsParams\(\) got an unexpected keyword argument 'lark'; there are json, regex, "):
         StructuredOutputsParams(lark="a")
+    assert StructuredOutputsParams(regex="a", disable_fallback=False, _backend=None) == StructuredOutputsParams(regex="a")
+    with pytest.raises(TypeError, match="'disable_fallback', which vLLM has: there is one engine for grammars"):
+        StructuredOutputsParams(regex="a", disable_fallback=True)
+    model = type("Model", (), {"model_json_schema": classmethod(lambda cls: {"type": "integer"})})
+    assert StructuredOutputsParams(json=model.model_json_schema()).json == '{"type":"integer"}'
+    with pytest.raises(TypeError, match=r"a pydantic model can't be taken here; give its schema, model_json_schema\(\)"):
+        StructuredOutputsParams(json=model)
     for value in (object(), StructuredOutputsParams):
         with pytest.raises(TypeError):
             SamplingParams(structured_outputs=value)
+
+
+def test_numbers_of_schemas_are_held_exactly_or_refused(llm):
+    numbers = [2**64 - 1, -(2**63), 10**23, 1e-300, 0.1]
+    assert json.loads(StructuredOutputsParams(json={"enum": numbers}).json) == {"enum": numbers}
+    rounded = "123456789012345678901234567890"
+    sentence = f"the number {rounded} at /enum/1 can't be held exactly; use fewer digits"
+    with pytest.raises(ValueError, match=sentence):
+        StructuredOutputsParams(json={"enum": [1, int(rounded)]})
+    for value, word in ((float("nan"), "nan"), (float("-inf"), "-inf")):
+        with pytest.raises(ValueError, match=f"the number {word} at /properties/a/const is none that JSON has"):
+            StructuredOutputsParams(json={"properties": {"a": {"const": value}}})
+    with pytest.raises(ValueError, match=sentence):
+        asked = StructuredOutputsParams(json=f'{{"enum": [1, {rounded}]}}')
+        llm.generate("a", SamplingParams(structured_outputs=asked), use_tqdm=False)
 
 
 def test_structured_outputs_bind_outputs(llm):

@@ -179,8 +179,12 @@ void update_sampling_params(SamplingParams& params, const Json& object) {
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,
                                int64_t number) {
   constexpr int kMaxDepth = 64;
-  const Json object = parse_ordered_json(
-      line, "the request", {.max_depth = kMaxDepth, .allows_repeats = false, .first_line = number});
+  static constexpr std::string_view kExact[] = {"sampling_params", "response_format"};
+  const Json object = parse_ordered_json(line, "the request",
+                                         {.max_depth = kMaxDepth,
+                                          .allows_repeats = false,
+                                          .first_line = number,
+                                          .exact_members = kExact});
   if (!object.is_object()) refuse("a request", "a JSON object", object);
   RequestLine request{.params = defaults};
   std::string_view prompt;  // which field it is

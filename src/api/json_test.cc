@@ -140,6 +140,26 @@ TEST(RequestLine, TakesChatsWithWhatTheirTemplateReads) {
   EXPECT_TRUE(parse_request_line(R"({"prompt": "x"})", {}).messages.is_null());
 }
 
+TEST(RequestLine, HasNoSchemaWithRoundedNumbers) {
+  const auto error_of = [](const std::string& members) -> std::string {
+    try {
+      parse_request_line(R"({"prompt":"a",)" + members + "}", {}, 1);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string schema = R"({"const":123456789012345678901})";
+  EXPECT_EQ(error_of(R"("sampling_params":{"structured_outputs":{"json":)" + schema + "}}"),
+            "the request: the number 123456789012345678901 at "
+            "/sampling_params/structured_outputs/json/const can't be held exactly; use fewer "
+            "digits");
+  EXPECT_NE(error_of(R"("response_format":{"type":"json_schema","json_schema":{"schema":)" +
+                     schema + "}}"),
+            "");
+  EXPECT_EQ(error_of(R"("sampling_params":{"structured_outputs":{"json":{"const":1e23}}})"), "");
+}
+
 TEST(RequestLine, IsEitherAChatOrAPrompt) {
   EXPECT_EQ(refusal(R"({"messages": [], "prompt": "x"})"),
             "give either \"messages\" or \"prompt\", not both");

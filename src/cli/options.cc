@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "base/check.h"
@@ -149,9 +150,10 @@ std::string text_of_file(const char* flag, const std::string& given, bool is_tex
   }
 }
 
-// No file of a schema has such a name.
+// No file of a schema has such a name, be it JSON that is no schema.
 bool is_json(const std::string& text) {
-  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())).starts_with('{');
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first == text.npos || text[first] == '{' || nlohmann::json::accept(text);
 }
 
 // Each of these flags says all of it.

@@ -1,6 +1,7 @@
 #include "engine/constraint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace nanovllm {
@@ -19,7 +20,7 @@ bool is_any(std::span<const uint32_t> words) {
   return std::ranges::any_of(words, [](uint32_t word) { return word != 0; });
 }
 
-bool contains(const std::vector<int32_t>& ids, int32_t id) {
+bool contains(std::span<const int32_t> ids, int32_t id) {
   return std::ranges::find(ids, id) != ids.end();
 }
 
@@ -41,7 +42,8 @@ std::vector<int32_t> bytes_of_tag(const std::vector<int32_t>& ids, const Grammar
 
 bool ConstraintRules::allows_same(const ConstraintRules& other) const {
   return grammar == other.grammar && thought_id == other.thought_id &&
-         thought_end_bytes == other.thought_end_bytes && vocab_size == other.vocab_size &&
+         thought_end_bytes == other.thought_end_bytes &&
+         banned_in_thought == other.banned_in_thought && vocab_size == other.vocab_size &&
          end_ids == other.end_ids && allowed == other.allowed;
 }
 
@@ -79,6 +81,10 @@ std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
   }
   if (tags && tags->end_ids.size() > 1) {
     rules.thought_end_bytes = bytes_of_tag(tags->end_ids, *rules.grammar);
+  }
+  if (tags && !tags->end_ids.empty()) {
+    std::ranges::copy_if(rules.end_ids, std::back_inserter(rules.banned_in_thought),
+                         [&](int32_t id) { return !contains(tags->end_ids, id); });
   }
   return intern(std::move(rules));
 }
@@ -167,7 +173,7 @@ void Constraint::append_thought(int32_t id) {
 }
 
 bool Constraint::admits(int32_t id) const {
-  if (!binds()) return true;
+  if (!binds()) return !contains(banned_ids(), id);
   if (place_ == Place::kBeginning && id == rules_->thought_id) return true;
   if (rules_->is_end(id) && (may_end() || rules_->grammar->is_text(id))) return may_end();
   const GrammarState next = rules_->grammar->advance(state_, id);

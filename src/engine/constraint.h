@@ -29,6 +29,9 @@ struct ConstraintRules {
   // What ends one, byte by byte, where that is several tokens: a model may write it in others, and
   // what follows with it. Empty = its ids do. Values of 0 to 255.
   std::vector<int32_t> thought_end_bytes = {};
+  // What may not end the output within a thought, as the text is still to come: the end ids but for
+  // those that end the thought itself.
+  std::vector<int32_t> banned_in_thought = {};
   int vocab_size = 0;
   // Its masks are the grammar's, and end ids where the text may end.
   bool takes_all_text = false;
@@ -89,6 +92,10 @@ class Constraint {
   bool admits(int32_t id) const;
   // Whether the grammar binds the next token, and whether it did the one before.
   bool binds() const { return rules_->grammar != nullptr && place_ != Place::kThought; }
+  // Of the next token, beside its mask.
+  std::span<const int32_t> banned_ids() const {
+    return is_in_thought() ? std::span(rules_->banned_in_thought) : std::span<const int32_t>();
+  }
   bool is_in_text() const { return rules_->grammar != nullptr && place_ == Place::kText; }
   // Whether what the next token may be depends on the last `num_pending` ones.
   bool depends_on(int num_pending) const;
@@ -107,6 +114,7 @@ class Constraint {
 
  private:
   enum class Place { kBeginning, kThought, kText };
+  bool is_in_thought() const { return rules_->grammar != nullptr && place_ == Place::kThought; }
   void append_thought(int32_t id);
 
   const ConstraintRules* rules_;

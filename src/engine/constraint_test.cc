@@ -38,6 +38,9 @@ class ConstraintTest : public ::testing::Test {
     }
     return ids;
   }
+  static OpenIds banned(const Constraint& constraint) {
+    return {constraint.banned_ids().begin(), constraint.banned_ids().end()};
+  }
   int32_t id(const std::string& text) { return *tokenizer_->token_to_id(text); }
   OpenIds ids(const std::vector<std::string>& texts) {
     OpenIds ids;
@@ -144,17 +147,21 @@ TEST_F(ConstraintTest, AVocabularyMayBeSmallerThanItsTokenizers) {
 TEST_F(ConstraintTest, AThoughtThatIsOpenComesBeforeTheText) {
   SamplingParams params;
   params.thinking_tags = ThinkingTags{{5, 6}, {7, 8}, 0};
+  params.stop_token_ids = {40, 8};  // the tag's own ends the thought
   const auto its_rules = rules(params, "ab");
   Constraint constraint(*its_rules, params.thinking_tags);
   EXPECT_EQ(open(constraint), OpenIds{-1});
-  for (const int32_t said : {1, 0, 7, 7}) {
+  for (const int32_t said : {1, 9, 7, 7}) {
     EXPECT_FALSE(constraint.binds());
     EXPECT_TRUE(constraint.admits(said));
+    EXPECT_EQ(banned(constraint), (OpenIds{kEndOfText, 40}));
+    for (const int32_t id : {kEndOfText, 40}) EXPECT_FALSE(constraint.admits(id));
     constraint.append(said);
   }
   EXPECT_TRUE(constraint.depends_on(1));  // the next may end it
   constraint.append(8);
   EXPECT_TRUE(constraint.is_in_text());
+  EXPECT_EQ(banned(constraint), OpenIds{});
   EXPECT_EQ(open(constraint), ids({"a", "ab"}));
 }
 
@@ -211,9 +218,11 @@ TEST_F(ConstraintTest, AThoughtMayBeginWithTheFirstTokenIfItsTagIsOne) {
   OpenIds expected = ids({"a", "ab", "<eos>"});
   expected.insert(40);
   EXPECT_EQ(open(beginning), expected);
+  EXPECT_EQ(banned(beginning), OpenIds{});
   Constraint thinks = beginning, speaks = beginning;
   thinks.append(40);
   EXPECT_EQ(open(thinks), OpenIds{-1});
+  EXPECT_EQ(banned(thinks), OpenIds{kEndOfText});
   thinks.append(41);
   EXPECT_EQ(open(thinks), ids({"a", "ab", "<eos>"}));
   speaks.append(id("a"));

@@ -208,7 +208,11 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     const bool is_early = position + i - completion.num_prompt_tokens < params_.min_tokens;
     const bool is_bound = constraint && constraint->binds();
     if (constraint) rows.add_mask(constraint->mask(is_early));
-    if (is_early && !is_bound) row.banned_ids = stop_ids_;
+    if (is_early && !is_bound) {
+      row.banned_ids = stop_ids_;
+    } else if (constraint) {
+      row.banned_ids = constraint->banned_ids();
+    }
     if (thinking && !(constraint && constraint->is_in_text())) {
       row.forced_id = thinking->forced_id();
     }

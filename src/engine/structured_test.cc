@@ -129,6 +129,10 @@ class TextAlone {
     if (is_early() && !binds()) {
       banned.insert(banned.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
       banned.push_back(kEndOfText);
+    } else if (grammar_ != nullptr && has_thought_) {
+      for (int32_t id = 0; id < kNumTokens; ++id) {
+        if (is_stop(id)) banned.push_back(id);
+      }
     }
     SamplingRow row;
     row.temperature = static_cast<float>(params_.temperature);
@@ -369,6 +373,31 @@ TEST_P(StructuredEngine, MinTokensGiveWayToACompleteText) {
   const auto output = run_one(*engine.core, prompt_of(9), params).outputs[0];
   EXPECT_EQ(output.text, "ab");  // as long as it may be
   EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+}
+
+TEST_P(StructuredEngine, AThoughtEndsWithItsTagAlone) {
+  FakeEngine engine = make();
+  constexpr int32_t kEndOfThought = 37, kAb = 24, k12 = 26, kStop = 40;
+  size_t longest = 0;
+  for (int64_t seed = 0; seed < 20; ++seed) {
+    SamplingParams params = with_regex(random(60, seed), "ab12");
+    params.thinking_tags = ThinkingTags{{36}, {kEndOfThought}, 0};
+    params.stop_token_ids = {kStop};
+    params.allowed_token_ids = Ids{kEndOfText, kStop, kEndOfThought, kAb, k12};
+    const auto output = run_one(*engine.core, prompt_of(9), params).outputs[0];
+    EXPECT_EQ(output.finish_reason, FinishReason::kStop);
+    const auto end = std::ranges::find(output.token_ids, kEndOfThought);
+    for (const int32_t id : {kEndOfText, kStop}) {
+      EXPECT_EQ(std::find(output.token_ids.begin(), end, id), end);
+    }
+    ASSERT_EQ(output.token_ids.end() - end, 4);
+    EXPECT_EQ(Ids(end + 1, end + 3), (Ids{kAb, k12}));
+    longest = std::max(longest, static_cast<size_t>(end - output.token_ids.begin()));
+  }
+  EXPECT_GT(longest, 3u);
+  SamplingParams params = with_regex(greedy(20), "ab12");
+  params.thinking_tags = ThinkingTags{{36}, {kEndOfThought}, 0};
+  EXPECT_THROW(engine.core->add_request(prompt_of(9), params, {{kAb, kEndOfText}}), Error);
 }
 
 TEST_P(StructuredEngine, AStateWithoutTokensEndsItsOwnCompletion) {

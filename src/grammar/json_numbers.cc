@@ -1,7 +1,9 @@
 #include "grammar/json_numbers.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -197,16 +199,25 @@ Decimal Decimal::of(int64_t value) {
 }
 
 Decimal Decimal::of(double value) {
-  std::array<char, 1100> digits;  // a double has 309 before the point and 1074 behind it at most
-  const auto end =
-      std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed);
-  std::string text(digits.data(), end.ptr);
+  // The fewest digits that mean it, as whoever wrote it did: no double is 1e23.
+  std::array<char, 32> text;
+  const char* const end =
+      std::to_chars(text.begin(), text.end(), value, std::chars_format::scientific).ptr;
+  const std::string_view number(text.data(), end);
+  const size_t mark = number.find('e');
+  std::string digits;
+  for (const char c : number.substr(0, mark)) {
+    if (c >= '0' && c <= '9') digits += c;
+  }
+  int exponent = 0;
+  std::from_chars(&number[mark + (number[mark + 1] == '+' ? 2 : 1)], end, exponent);
+  if (exponent < 0) digits.insert(0, static_cast<size_t>(-exponent), '0');
+  const auto point = static_cast<size_t>(std::max(exponent, 0) + 1);
+  digits.resize(std::max(digits.size(), point), '0');
   Decimal decimal;
-  decimal.is_negative = text[0] == '-';
-  if (decimal.is_negative) text.erase(0, 1);
-  const size_t point = text.find('.');
-  decimal.whole = text.substr(0, point);
-  if (point != std::string::npos) decimal.fraction = text.substr(point + 1);
+  decimal.is_negative = number[0] == '-';
+  decimal.whole = digits.substr(0, point);
+  decimal.fraction = digits.substr(point);
   while (decimal.fraction.ends_with('0')) decimal.fraction.pop_back();
   if (decimal.is_zero()) decimal.is_negative = false;
   return decimal;

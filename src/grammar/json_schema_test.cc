@@ -246,6 +246,16 @@ TEST(JsonSchema, Numbers) {
            {"0.25", "1.5"}},
           {R"({"type": "number", "maximum": 1e300})", {"5", "-5"}, {"x"}},
           {R"({"type": "number", "minimum": 5e-324, "maximum": 1})", {"1", "0.5"}, {"0"}},
+          // They mean what is written, and not the double next to it.
+          {R"({"type": "integer", "minimum": 100000000000000000000000, "maximum": 1e23})",
+           {"100000000000000000000000"},
+           {"99999999999999991611392", "99999999999999999999999", "100000000000000000000001"}},
+          {R"({"type": "number", "minimum": -1.5e-7, "maximum": 12345678901234567000})",
+           {"-0.00000015", "0", "12345678901234567000"},
+           {"-0.00000016", "12345678901234567000.1", "12345678901234567001"}},
+          {R"({"type": "integer", "minimum": 18446744073709551614})",
+           {"18446744073709551614", "18446744073709551615"},
+           {"18446744073709551613"}},
       },
       compile_schema);
   EXPECT_EQ(message_of([] { compile_schema(R"({"type": "number", "minimum": 3, "maximum": 2})"); }),
@@ -369,6 +379,9 @@ TEST(JsonSchema, RefusesWithThePath) {
        "JSON schema: properties beside an enum or const with lists or objects is not supported"},
       {R"({"const": [1], "minItems": 2})",
        "JSON schema: minItems beside an enum or const with lists or objects is not supported"},
+      {R"({"properties": {"a": {"enum": [1, 123456789012345678901234567890]}}})",
+       "the JSON schema: the number 123456789012345678901234567890 at /properties/a/enum/1 can't "
+       "be held exactly; use fewer digits"},
       {"false", "the grammar can't be satisfied: no text fits it"},
       {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
        "the grammar can't be satisfied: no text fits it"},

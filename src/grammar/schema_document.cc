@@ -54,7 +54,8 @@ SchemaDocument::SchemaDocument(std::string_view text) {
                 kMaxSchemaBytes);
   }
   try {
-    root_ = parse_ordered_json(text, "the JSON schema", {.max_depth = kMaxSchemaDepth});
+    root_ = parse_ordered_json(text, "the JSON schema",
+                               {.max_depth = kMaxSchemaDepth, .exact_members = kEverywhere});
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument, error.what());
   }

@@ -457,7 +457,8 @@ Json parse_structural_tag(std::string_view json) {
                 kMaxTagBytes);
   }
   try {
-    return parse_ordered_json(json, "the structural tag", {.max_depth = kMaxTagDepth});
+    return parse_ordered_json(json, "the structural tag",
+                              {.max_depth = kMaxTagDepth, .exact_members = kEverywhere});
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument, error.what());
   }

@@ -40,6 +40,39 @@ std::string with_line(const std::string& reason, int64_t first) {
   return fmt::format("{}{}{}", kAt, first + line - 1, std::string_view(rest, end));
 }
 
+// A number without its sign: its digits without zeros around them, times a power of ten.
+struct Digits {
+  std::string digits = {};  // empty = zero
+  int64_t exponent = 0;
+  bool operator==(const Digits&) const = default;
+};
+
+Digits digits_of(std::string_view number) {
+  Digits result;
+  const size_t end = std::min(number.find_first_of("eE"), number.size());
+  bool is_behind_point = false;
+  for (const char c : number.substr(0, end)) {
+    is_behind_point = is_behind_point || c == '.';
+    if (c < '0' || c > '9') continue;
+    if (c != '0' || !result.digits.empty()) result.digits += c;
+    if (is_behind_point) --result.exponent;
+  }
+  for (; result.digits.ends_with('0'); result.digits.pop_back()) ++result.exponent;
+  int64_t exponent = 0;
+  const size_t first = std::min(number.find_first_not_of("eE+", end), number.size());
+  std::from_chars(number.data() + first, number.data() + number.size(), exponent);
+  result.exponent += exponent;
+  if (result.digits.empty()) result.exponent = 0;
+  return result;
+}
+
+// Whether the shortest text that reads as `value` is the same number.
+bool is_exactly(double value, std::string_view text) {
+  const Digits written = digits_of(text);
+  if (value == 0) return written.digits.empty();  // whatever its exponent
+  return written == digits_of(fmt::format("{}", value));
+}
+
 // Builds a document in linear time. The library's own builders do not: one looks through an ordered
 // object for every key it adds, the one with a callback through all of a container for every child.
 struct Builder {
@@ -62,7 +95,13 @@ struct Builder {
   bool boolean(bool value) { return add(value); }
   bool number_integer(int64_t value) { return add(value); }
   bool number_unsigned(uint64_t value) { return add(value); }
-  bool number_float(double value, const std::string&) { return add(value); }
+  bool number_float(double value, const std::string& text) {
+    if (must_be_exact() && !is_exactly(value, text)) {
+      fail("the number {} at {} can't be held exactly; use fewer digits", printable(text),
+           printable(path(), 300));
+    }
+    return add(value);
+  }
   bool string(std::string& value) { return add(std::move(value)); }
   bool binary(Json::binary_t&) { return false; }
   bool start_object(size_t) { return add(Json::object()); }
@@ -119,6 +158,32 @@ struct Builder {
   JsonListBound* bound_of_member() const {
     const auto found = std::ranges::find(bounds, name, &JsonListBound::name);
     return open.back().value->is_object() && found != bounds.end() ? &*found : nullptr;
+  }
+
+  bool must_be_exact() const {
+    if (rules.exact_members.empty()) return false;
+    const bool is_everywhere = rules.exact_members.front().empty();
+    return is_everywhere ||
+           std::ranges::find(rules.exact_members, member_of(0)) != rules.exact_members.end();
+  }
+  // Of an open container, the key or the place of what is being read.
+  std::string member_of(size_t depth) const {
+    if (depth >= open.size()) return {};
+    const Json& parent = *open[depth].value;
+    const bool is_innermost = depth + 1 == open.size();
+    if (parent.is_array()) return fmt::format("{}", parent.size() - (is_innermost ? 0 : 1));
+    if (is_innermost) return name;
+    // As a rule the last one, but for keys that come twice.
+    const Json::object_t::Container& members = parent.get_ref<const Json::object_t&>();
+    for (size_t i = members.size(); i-- > 0;) {
+      if (&members[i].second == open[depth + 1].value) return members[i].first;
+    }
+    return {};
+  }
+  std::string path() const {
+    std::string path;
+    for (size_t depth = 0; depth < open.size(); ++depth) path += "/" + member_of(depth);
+    return path.empty() ? "the beginning" : path;
   }
 
   template <typename... Args>

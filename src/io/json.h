@@ -20,12 +20,18 @@ using Json = nlohmann::ordered_json;
 // `line` is the file's line, from 1, that the text begins with.
 Json parse_json(std::string_view text, const std::string& where, int64_t line = 1);
 
+// All of a document, as JsonRules names its members.
+inline constexpr std::string_view kEverywhere[] = {""};
+
 // What a document may have.
 struct JsonRules {
   int max_depth = 512;
   bool allows_repeats = true;  // of a key in one object, whose last value counts
   size_t max_values = SIZE_MAX;
   int64_t first_line = 1;  // the file's line that the text begins with
+  // Where a number has to be held as it is written: within these members of the document. Elsewhere
+  // it is the nearest one of 64 bits.
+  std::span<const std::string_view> exact_members = {};
 };
 
 // Of a list that is a member of the document: what it has beyond `most` is counted and not kept, so

@@ -50,6 +50,38 @@ TEST(OrderedJson, RefusesWhatIsTooDeepOrTooMuchOrNoJson) {
   }
 }
 
+TEST(OrderedJson, HoldsNumbersExactlyWhereItMust) {
+  const JsonRules everywhere = {.exact_members = kEverywhere};
+  for (const char* number :
+       {"0", "-0.0", "0e99999999999999999999", "18446744073709551615", "-9223372036854775808",
+        "0.1", "1.50", "100000000000000000000000", "1e23", "1E+0023", "0.00012e-3", "5e-324",
+        "1.7976931348623157e308", "12300000000000000000000000000e-3", "0.30000000000000004"}) {
+    EXPECT_EQ(error_of(number, everywhere), "") << number;
+  }
+  for (const char* number : {"18446744073709551617", "123456789012345678901234567890",
+                             "-9223372036854775809.5", "1e-400", "3.14159265358979323846", "4e-324",
+                             "0.1000000000000000055", "1e-99999999999999999999"}) {
+    EXPECT_EQ(error_of(number, {}), "") << number;
+    EXPECT_EQ(error_of(number, everywhere),
+              fmt::format("here: the number {} at the beginning can't be held exactly; use fewer "
+                          "digits",
+                          number));
+  }
+  const std::string_view members[] = {"a", "b"};
+  const JsonRules some = {.exact_members = members};
+  const std::string large = "123456789012345678901";
+  EXPECT_EQ(error_of(R"({"c":{"a":[)" + large + R"(]},"d":)" + large + "}", some), "");
+  EXPECT_EQ(error_of("[" + large + "]", some), "");
+  const auto place = [&](const std::string& text) {
+    const std::string error = error_of(text, some);
+    const size_t at = error.find(" at ");
+    return error.substr(at + 4, error.find(" can't") - at - 4);
+  };
+  EXPECT_EQ(place(R"({"c":1,"b":)" + large + "}"), "/b");
+  EXPECT_EQ(place(R"({"a":{"x":{},"y":[0,[],{"z":)" + large + "}]}}"), "/a/y/2/z");
+  EXPECT_EQ(place(R"({"a":1,"c":2,"a":{"x":1,"y":2,"x":[)" + large + "]}}"), "/a/x/0");
+}
+
 TEST(OrderedJson, CountsWhatAListHasBeyondItsBoundAndDoesNotKeepIt) {
   JsonListBound bounds[] = {{.name = "a", .most = 2}, {.name = "b", .most = 3}};
   const auto parse = [&](std::string_view text) {

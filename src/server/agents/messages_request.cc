@@ -208,6 +208,7 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
   if (!counts) read_choice(fields, choice, request);
   request.chat["chat_template_kwargs"] = template_kwargs(fields, model);
   if (!counts) {
+    fields.refuse_other_constraints("output_config.format");
     read_sampling(fields, model, request);
     read_format(fields, request.chat);
     drop_budget_of_channels(model, request.chat);

@@ -273,6 +273,20 @@ TEST(MessagesRequest, TranslatesWhatTheOutputMustFollow) {
                    .chat.contains("response_format"));
 }
 
+TEST(MessagesRequest, RefusesWhatWouldBindAnAnswerInOtherApis) {
+  for (const char* field :
+       {R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"choice":[]})",
+        R"("guided_regex":"a")", R"("text":{"format":{"type":"json_object"}})"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
+    const std::string fields = fmt::format("{},{}", field, kHi);
+    const ApiError error = refusal(fields);
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(error.what(), name + " is not known; use output_config.format.");
+    EXPECT_NO_THROW(read(fields, true));  // which no prompt shows
+  }
+  EXPECT_NO_THROW(read(fmt::format(R"("response_format":{{"type":"text"}},"regex":"",{})", kHi)));
+}
+
 TEST(MessagesRequest, MapsEffortsThatGptOssDoesNotKnow) {
   LetterModel model;
   model.served.format.reasoning_parser = "openai_gptoss";

@@ -353,6 +353,7 @@ const char kResponsesSchemas[] = R"({
 
 ResponsesRequest translate_responses(const RequestFields& fields) {
   refuse_what_is_stored(fields);
+  fields.refuse_other_constraints("text.format, or structured_outputs");
   check_told_again(fields);
   ResponsesRequest request;
   copy_what_chat_has(fields, request.chat);

@@ -329,14 +329,21 @@ TEST(ResponsesRequest, BoundsWhatEachResponseTellsAgain) {
 
 TEST(ResponsesRequest, PassesOverWhatOtherApisKnow) {
   const RequestFields fields(
-      R"({"input":"x","suffix":"a","functions":[{"name":"f"}],"best_of":3,"guided_json":{"a":1},
-      "response_format":{"type":"json_object"},"audio":{"voice":"v"},"use_beam_search":true})",
+      R"({"input":"x","suffix":"a","functions":[{"name":"f"}],"best_of":3,"guided_json":{},
+      "response_format":{"type":"text"},"audio":{"voice":"v"},"use_beam_search":true})",
       kResponsesRequest, request_letters().served);
   EXPECT_EQ(translate_responses(fields).chat,
             Json::parse(R"({"messages":[{"role":"user","content":"x"}]})"));
-  EXPECT_EQ(fields.unknown(),
-            (std::vector<std::string>{"suffix", "functions", "guided_json", "response_format",
-                                      "audio", "use_beam_search"}));
+  EXPECT_EQ(fields.unknown(), (std::vector<std::string>{"suffix", "functions", "response_format",
+                                                        "audio", "use_beam_search"}));
+}
+
+TEST(ResponsesRequest, RefusesWhatWouldBindAnAnswerInOtherApis) {
+  for (const char* name : {"response_format", "guided_json", "json_schema", "output_format"}) {
+    EXPECT_EQ(
+        refusal_of(fmt::format(R"("input":"x","{}":{{"type":"json_object"}})", name)),
+        fmt::format("400 {0}: {0} is not known; use text.format, or structured_outputs.", name));
+  }
 }
 
 TEST(ResponsesRequest, ShowsNoToolsThatMayNotBeCalled) {

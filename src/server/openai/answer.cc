@@ -61,6 +61,7 @@ Answer::Answer(const RequestFields& fields, const ServedModel& model, const Name
                const std::string& id)
     : model_(model), constraint_(fields.constraint()) {
   fields.refuse_unsupported();
+  fields.refuse_other_constraints("structured_outputs, or response_format");
   ignored_fields = fields.unknown();
   stream = fields.boolean("stream");
   const Json* options = fields.find("stream_options");

@@ -328,6 +328,39 @@ TEST(ChatApi, TellsWhoIsToBlameForWhatCannotBeEnforced) {
       << too_long.substr(0, 300);
 }
 
+TEST(ChatApi, NamesTheFunctionThatNoCallCanFit) {
+  const HermesModel model;
+  const auto refused = [&](const char* parameters) -> std::string {
+    const std::string tools = fmt::format(
+        R"({},"tools":[{{"type":"function","function":{{"name":"f"}}}},)"
+        R"({{"type":"function","function":{{"name":"g","strict":true,"parameters":{}}}}}])",
+        kHello, parameters);
+    EXPECT_NO_THROW(chat(model, tools + R"(,"tool_choice":"none")"));
+    const ApiError error =
+        refusal(model, tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})");
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(error.param(), "tools");
+    return error.what();
+  };
+  const std::string its = "The parameters of the function \"g\" can't be enforced: ";
+  for (const char* parameters : {R"({"minProperties":2,"maxProperties":1})",
+                                 R"({"required":["a"],"properties":{"a":false}})"}) {
+    EXPECT_TRUE(refused(parameters).starts_with(its)) << refused(parameters);
+  }
+  EXPECT_EQ(refused(R"({"type":"string"})"),
+            its + "JSON schema: type must be \"object\", got \"string\".");
+  EXPECT_EQ(refused(R"({"type":["string","null"]})"),
+            its + "JSON schema: type must be \"object\", got an array.");
+  const std::string types = fmt::format(
+      R"({},"tools":[{{"type":"function","function":{{"name":"f","parameters":{{"type":"string"}}}}}},)"
+      R"({{"type":"function","function":{{"name":"g","parameters":{{"type":["null","object"]}}}}}}])",
+      kHello);
+  EXPECT_NO_THROW(chat(model, types));
+  EXPECT_NO_THROW(
+      chat(model, types + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"));
+  EXPECT_EQ(refusal(model, types + R"(,"tool_choice":"required")").param(), "tools");
+}
+
 TEST(ChatApi, RefusesConstraintsThatSayNothingOrTooMuchBesideToolsToo) {
   const HermesModel model;
   for (const auto& [fields, param, part] :
@@ -377,7 +410,8 @@ TEST(ChatApi, ChecksTools) {
   EXPECT_EQ(prompt_of(model, auto_tools), "abXfG");
   EXPECT_EQ(prompt_of(model, auto_tools + R"(,"tool_choice":"auto")"), "abXfG");
   for (const auto& [choice, what] :
-       {std::pair{R"({"type":"function","function":{"name":"g"}})", "does not match any"},
+       {std::pair{R"({"type":"function","function":{"name":"g"}})",
+                  "The tool \"g\" specified in `tool_choice` does not match any"},
         {R"({"type":"function","name":"f"})", "tool_choice must be \"none\", "},
         {R"({"type":"custom","custom":{"name":"f"}})", "got an object"},
         {R"({"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})",

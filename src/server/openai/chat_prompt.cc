@@ -52,7 +52,8 @@ std::string function_named(const Json& choice, const Json& tools) {
       tools, [&](const Json& tool) { return tool["function"]["name"] == *name; });
   if (!is_known) {
     refuse("tool_choice",
-           "The tool specified in `tool_choice` does not match any of the specified `tools`");
+           "The tool {} specified in `tool_choice` does not match any of the specified `tools`.",
+           shown(*name));
   }
   return name->get<std::string>();
 }

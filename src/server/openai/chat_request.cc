@@ -1,5 +1,6 @@
 #include "server/openai/chat_request.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -12,6 +13,47 @@
 #include "text/chat_messages.h"
 
 namespace nanovllm::server {
+namespace {
+
+std::string name_of(const Json& function) {
+  return printable(function["name"].get_ref<const std::string&>());
+}
+
+[[noreturn]] void refuse_function(const Json& function, std::string_view what) {
+  refuse("tools", "The parameters of the function \"{}\" can't be enforced: {}", name_of(function),
+         what);
+}
+
+// Calls have members of an object.
+void check_types(const CallRules& calls) {
+  for (const Json& tool : calls.tools) {
+    const Json& function = tool["function"];
+    const Json* parameters = find_member(function, "parameters");
+    const Json* type = parameters == nullptr ? nullptr : find_member(*parameters, "type");
+    if (type == nullptr || !calls.are_enforced(function)) continue;
+    const bool may_be_object =
+        *type == "object" || (type->is_array() && std::ranges::count(*type, Json("object")) > 0);
+    if (!may_be_object) {
+      refuse_function(function,
+                      fmt::format("JSON schema: type must be \"object\", got {}.", shown(*type)));
+    }
+  }
+}
+
+// One whose schema can't be enforced whatever stands around it in a tag.
+void refuse_function_alone(const CallRules& calls, const GrammarCompiler& grammars) {
+  for (const Json& tool : calls.tools) {
+    const Json& function = tool["function"];
+    if (!calls.are_enforced(function)) continue;
+    try {
+      grammars.json_schema(enforced_schema(function).dump());
+    } catch (const Error& error) {
+      refuse_function(function, fmt::format("{}.", error.what()));
+    }
+  }
+}
+
+}  // namespace
 
 ChatRequest::ChatRequest(const RequestFields& fields, const ServedModel& model,
                          SamplingParams params)
@@ -48,6 +90,7 @@ void ChatRequest::constrain(SamplingParams& params, const char* constraint) cons
   std::optional<StructuredOutputsParams>& asked = params.structured_outputs;
   const bool are_bound = are_calls_bound();
   if (!are_bound && !(asked && has_channels())) return;
+  if (are_bound) check_types(*prompt_.calls);
   const ChatTemplate* chat_template = model_.preparer.chat_template;
   StructuredOutputsParams whole = asked.value_or(StructuredOutputsParams());
   whole.json = whole.regex = whole.grammar = std::nullopt;
@@ -95,10 +138,8 @@ void ChatRequest::compile_whole(const StructuredOutputsParams& whole,
     }
     const Json tag = Json::parse(*whole.structural_tag);
     const Json* function = prompt_.calls ? function_at(tag, path, *prompt_.calls) : nullptr;
-    if (function != nullptr) {
-      refuse("tools", "The parameters of the function \"{}\" can't be enforced: {}",
-             printable((*function)["name"].get<std::string>()), what);
-    }
+    if (function != nullptr) refuse_function(*function, what);
+    if (prompt_.calls) refuse_function_alone(*prompt_.calls, grammars);
     try {
       if (asked) compile(*asked, grammars);
     } catch (const Error& its) {
@@ -143,13 +184,16 @@ std::vector<int32_t> ChatRequest::encode() const {
 
 Turn ChatRequest::make_turn(const TurnOptions& options) const {
   std::unique_ptr<TranscriptParser> parser;
+  TurnOptions its = options;
+  // Channels have words between calls.
+  its.calls_alone = prompt_.calls && prompt_.calls->must_call && !has_channels();
   if (is_parsed_) {
     TranscriptFormat format = model_.format;
     // A tag binds what comes behind the thought.
     format.calls_in_thoughts = !are_calls_bound();
     parser = model_.make_parser(format, model_.tags, turn_, prompt_.tools.get());
   }
-  return {std::move(parser), model_.tags, options};
+  return {std::move(parser), model_.tags, its};
 }
 
 std::string ChatRequest::call_id(std::string_view prefix, const std::string& id, size_t completion,

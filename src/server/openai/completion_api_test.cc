@@ -210,6 +210,26 @@ TEST(CompletionApi, NamesTheFieldWhoseConstraintIsWrong) {
       "structured_outputs need a tokenizer, and letters has no tokenizer; leave them out.");
 }
 
+TEST(CompletionApi, RefusesWhatWouldBindAnAnswerElsewhere) {
+  for (const char* field :
+       {R"("json_schema":{"type":"object"})", R"("grammar":"root ::= [a-z]")", R"("regex":"a")",
+        R"("ebnf":"a")", R"("structured_output":{"regex":"a"})", R"("guided_choice":["a"])",
+        R"("output_format":{"type":"json_schema","schema":{}})",
+        R"("text":{"format":{"type":"json_object"}})",
+        R"("output_config":{"format":{"type":"json_schema"}})"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
+    EXPECT_EQ(refused_param(fmt::format(R"({{"prompt":"a",{}}})", field),
+                            name + " is not known; use structured_outputs, or response_format."),
+              name);
+  }
+  const LetterModel model;
+  const auto call = completion(
+      model, R"({"prompt":"a","grammar":"","json_schema":null,"text":{"verbosity":"low"},)"
+             R"("output_config":{"format":null,"effort":"low"},"output_format":{"type":"text"}})");
+  EXPECT_EQ(call->ignored_fields,
+            (std::vector<std::string>{"text", "output_config", "output_format"}));
+}
+
 TEST(CompletionApi, TellsFieldsThatNobodyKnows) {
   const LetterModel model;
   const auto call =

@@ -26,17 +26,37 @@ constexpr std::string_view kWithoutEffect[] = {
     "routed_experts_prompt_start"};
 // clang-format on
 
-// vLLM's older names.
-bool is_guided(std::string_view name) { return name.starts_with("guided_"); }
-
-bool is_unsupported(std::string_view name) {
-  return is_guided(name) || std::ranges::find(kUnsupported, name) != std::end(kUnsupported);
-}
-
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || value == -1 ||
          (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
+}
+
+// What other APIs and servers call what an answer must follow; one of our names is known where it
+// means something. vLLM's older names begin with "guided_".
+constexpr std::string_view kConstraints[] = {
+    "structured_outputs", "response_format", "output_format", "text",  "output_config",
+    "structured_output",  "json_schema",     "grammar",       "regex", "ebnf"};
+
+bool is_constraint(std::string_view name) {
+  return name.starts_with("guided_") ||
+         std::ranges::find(kConstraints, name) != std::end(kConstraints);
+}
+
+// Some of them say other things too, or that an answer is free.
+bool binds_nothing(std::string_view name, const Json& value) {
+  if (says_nothing(value)) return true;
+  const Json* format = &value;
+  if (name == "text" || name == "output_config") {
+    format = find_member(value, "format");
+    if (format == nullptr) return true;
+  }
+  const Json* type = find_member(*format, "type");
+  return type != nullptr && *type == "text";
+}
+
+bool is_unsupported(std::string_view name) {
+  return std::ranges::find(kUnsupported, name) != std::end(kUnsupported);
 }
 
 struct JsonType {
@@ -272,13 +292,16 @@ void RequestFields::refuse_unsupported() const {
            shown(*best_of));
   }
   for (const auto& [name, value] : body_.items()) {
-    if (is_guided(name) && !says_nothing(value)) {
-      refuse(printable(name), "{} is not known; use structured_outputs, or response_format.",
-             printable(name));
-    }
     if (is_unsupported(name) && !says_nothing(value)) {
       refuse(printable(name), "{0} is not supported yet; leave it out.", printable(name));
     }
+  }
+}
+
+void RequestFields::refuse_other_constraints(std::string_view ours) const {
+  for (const auto& [name, value] : body_.items()) {
+    if (properties_.contains(name) || !is_constraint(name) || binds_nothing(name, value)) continue;
+    refuse(printable(name), "{} is not known; use {}.", printable(name), ours);
   }
 }
 
@@ -293,6 +316,7 @@ std::vector<std::string> RequestFields::unknown() const {
   for (const auto& [name, value] : body_.items()) {
     const bool is_known = properties_.contains(name) ||
                           (is_unsupported(name) && says_nothing(value)) ||
+                          (is_constraint(name) && says_nothing(value)) ||
                           std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);
     if (names.size() < kMost && !is_known) names.push_back(printable(name));
   }

@@ -56,6 +56,9 @@ class RequestFields {
   const char* constraint() const;
   // Throws ApiError where the call asks for what would change its answer and is not there.
   void refuse_unsupported() const;
+  // Throws ApiError where a field that the API does not have would bind the answer in another one.
+  // `ours`: what it has.
+  void refuse_other_constraints(std::string_view ours) const;
   // Throws ApiError (404) where the field `model` is none of ours.
   void check_model() const;
   std::vector<std::string> unknown() const;

@@ -283,6 +283,12 @@ bool CallRules::has_strict() const {
   return std::ranges::any_of(tools, [](const Json& tool) { return is_strict(tool["function"]); });
 }
 
+bool CallRules::are_enforced(const Json& function) const {
+  return must_call || is_strict(function);
+}
+
+Json enforced_schema(const Json& function) { return schema_of(function, true); }
+
 Json text_format(const StructuredOutputsParams& asked) {
   if (asked.json) return {{"type", "json_schema"}, {"json_schema", *asked.json}};
   if (asked.regex) return pattern(*asked.regex);

@@ -19,7 +19,12 @@ struct CallRules {
   bool parallel = true;    // else it has one call at most
 
   bool has_strict() const;
+  // Whether the arguments of a tool's function follow its schema.
+  bool are_enforced(const nlohmann::ordered_json& function) const;
 };
+
+// What arguments that are enforced follow.
+nlohmann::ordered_json enforced_schema(const nlohmann::ordered_json& function);
 
 // What an output must follow, as a format of a structural tag. Throws Error for a tag that is no
 // JSON.

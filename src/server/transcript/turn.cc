@@ -15,7 +15,10 @@ void Turn::append(const RequestDelta& delta) {
 }
 
 void Turn::finish() {
-  if (parser_) add(parser_->finish());
+  if (!parser_) return;
+  TranscriptDelta rest = parser_->finish();
+  if (options_.calls_alone) rest.content.clear();
+  add(std::move(rest));
 }
 
 void Turn::add(TranscriptDelta&& delta) {

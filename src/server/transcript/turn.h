@@ -12,6 +12,7 @@ namespace nanovllm::server {
 struct TurnOptions {
   bool include_reasoning = true;
   bool parallel_tool_calls = true;  // else the first call alone is shown
+  bool calls_alone = false;         // come behind a thought: what breaks off is one, and no content
 };
 
 class Turn {
