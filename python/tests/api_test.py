@@ -225,7 +225,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
     with pytest.raises(ImportError, match="use StructuredOutputsParams"):
         from nanovllm.sampling_params import GuidedDecodingParams  # noqa: F401
     with pytest.raises(ImportError, match="use StructuredOutputsParams"):
-        exec("from nanovllm import GuidedDecodingParams")
+        from nanovllm import GuidedDecodingParams  # noqa: F401,F811
     assert not hasattr(nanovllm, "guided")
 
 
