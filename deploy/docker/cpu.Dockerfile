@@ -1,6 +1,6 @@
 # The image of a server on CPUs, of packages of the distribution. In a clone:
 #   docker build -f deploy/docker/cpu.Dockerfile -t nanovllm:cpu .
-#   docker run --read-only -v models:/models -p 8000:8000 nanovllm:cpu serve Qwen/Qwen3-0.6B --host 0.0.0.0
+#   docker run --read-only -v models:/models -p 127.0.0.1:8000:8000 nanovllm:cpu serve Qwen/Qwen3-0.6B --host 0.0.0.0
 ARG DEBIAN=trixie
 
 FROM debian:${DEBIAN}-slim AS build

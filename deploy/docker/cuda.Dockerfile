@@ -1,7 +1,7 @@
 # The image of a server on NVIDIA GPUs, of packages of the distribution, whose CUDA is 12.4: for GPUs from Ampere to Hopper;
 # a newer GPU compiles the code for the oldest one at its start. In a clone:
 #   docker build -f deploy/docker/cuda.Dockerfile -t nanovllm:cuda .
-#   docker run --gpus all --read-only -v models:/models -p 8000:8000 nanovllm:cuda serve Qwen/Qwen3-0.6B --host 0.0.0.0
+#   docker run --gpus all --read-only -v models:/models -p 127.0.0.1:8000:8000 nanovllm:cuda serve Qwen/Qwen3-0.6B --host 0.0.0.0
 ARG DEBIAN=trixie
 
 FROM debian:${DEBIAN}-slim AS cuda
