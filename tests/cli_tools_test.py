@@ -60,6 +60,9 @@ class Tools(CliTest):
         source = self.path("text.txt", text + "\n")
         for flags in (["--input", source], ["--input", "-"], ["--count", "--input", source]):
             self.assertEqual(run("tokenize", MODEL, *flags, stdin=text + "\n").stdout, run("tokenize", MODEL, *flags[:-2], text + "\n").stdout)
+        marked = "\ufeff" + text  # by an editor of Windows
+        for stdin, given in ((None, self.path("marked.txt", marked)), (marked, "-")):
+            self.assertEqual(json.loads(run("tokenize", MODEL, "--input", given, stdin=stdin).stdout), ids)
         self.assertEqual(run("tokenize", MODEL, "--ids", "--input", self.path("ids.txt", json.dumps(ids))).stdout, text + "\n")
         self.assert_one_sentence(run("tokenize", MODEL, "--input", self.path("none.txt")), "none.txt")
         with open(self.path("large.txt"), "wb") as large:

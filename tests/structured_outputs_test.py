@@ -46,10 +46,12 @@ class CommandLine(unittest.TestCase):
             schema, grammar = pathlib.Path(folder, "schema.json"), pathlib.Path(folder, "animal.gbnf")
             schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
             grammar.write_text(GRAMMAR, encoding="utf-8")
+            marked = pathlib.Path(folder, "marked.gbnf")
+            marked.write_text(GRAMMAR, encoding="utf-8-sig")
             for flag, value in [("--json-schema", schema), ("--json-schema", json.dumps(SCHEMA)), ("-jf", schema), ("-j", json.dumps(SCHEMA))]:
                 for text in self.texts(flag, value):
                     follows(text)
-            for flag, value in [("--grammar-file", grammar), ("--grammar-file", GRAMMAR), ("--grammar", GRAMMAR)]:
+            for flag, value in [("--grammar-file", grammar), ("--grammar-file", marked), ("--grammar-file", GRAMMAR), ("--grammar", GRAMMAR)]:
                 for text in self.texts(flag, value):
                     self.assertRegex(text, r"\Athe (cat|dog)s?\.\Z")
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/byte_order_mark.h"
 #include "base/check.h"
 
 namespace nanovllm::cli {
@@ -63,7 +64,7 @@ std::optional<int64_t> InputLines::count() const {
   ssize_t size = 0;
   while ((size = ::pread(file_, buffer.data(), buffer.size(), at)) > 0) {
     const std::string_view block(buffer.data(), static_cast<size_t>(size));
-    size_t i = 0;
+    size_t i = at == 0 ? block.size() - without_byte_order_mark(block).size() : 0;
     while ((i = in_line ? block.find('\n', i) : block.find_first_not_of(kBlanks, i)) !=
            block.npos) {
       num_lines += in_line ? 0 : 1;
@@ -74,7 +75,10 @@ std::optional<int64_t> InputLines::count() const {
   return size < 0 ? std::nullopt : std::optional(num_lines);
 }
 
-InputLines::Next InputLines::whole(const std::string& line) {
+InputLines::Next InputLines::whole(std::string& line) {
+  if (std::exchange(is_first_, false)) {
+    line.erase(0, line.size() - without_byte_order_mark(line).size());
+  }
   const bool dropped = std::exchange(too_long_, false);
   return dropped || line.size() > kMaxLineBytes ? Next::kTooLong : Next::kLine;
 }

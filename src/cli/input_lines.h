@@ -31,8 +31,9 @@ class InputLines {
   InputLines(const InputLines&) = delete;
   InputLines& operator=(const InputLines&) = delete;
 
-  // Takes the next line, without its newline. Where there is none yet it waits for a moment if
-  // `wait`, not so long that Ctrl-C would go unnoticed. Throws Error(kIo) when reading fails.
+  // Takes the next line, without its newline and the file's byte order mark. Where there is none
+  // yet it waits for a moment if `wait`, not so long that Ctrl-C would go unnoticed. Throws
+  // Error(kIo) when reading fails.
   Next next(std::string& line, bool wait);
 
   // How many lines with more than blanks next() will find in a file; nothing for what is no file or
@@ -43,7 +44,7 @@ class InputLines {
   bool is_readable(bool wait) const;
   void fill();
   bool drop_what_is_too_long();
-  Next whole(const std::string& line);  // what a line is whose end has been found
+  Next whole(std::string& line);  // what a line is whose end has been found
   [[noreturn]] void fail() const;
 
   const std::string path_;
@@ -51,6 +52,7 @@ class InputLines {
   std::string buffer_;     // what was read and not taken
   size_t begin_ = 0;       // of the next line
   size_t searched_ = 0;    // there is no newline from begin_ to here
+  bool is_first_ = true;   // the next line
   bool too_long_ = false;  // the next line, whose beginning was dropped
   bool at_end_ = false;
 };

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/byte_order_mark.h"
 #include "base/check.h"
 #include "base/message.h"
 #include "cli/commands.h"
@@ -52,7 +53,7 @@ std::optional<std::string> read_standard_input() {
     if (InterruptGuard::interrupted()) return std::nullopt;
     if (wanted.revents == 0) continue;
     const ssize_t size = ::read(STDIN_FILENO, part.data(), part.size());
-    if (size == 0) return text;
+    if (size == 0) return std::string(without_byte_order_mark(text));
     if (size < 0) {
       if (errno == EINTR || errno == EAGAIN) continue;
       throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));

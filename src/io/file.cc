@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/byte_order_mark.h"
 #include "base/check.h"
 #include "base/process_limits.h"
 #include "io/json.h"
@@ -157,6 +158,7 @@ std::string read_text_file(const std::string& path, int64_t max_bytes) {
     done += static_cast<size_t>(n);
   }
   text.resize(done);
+  text.erase(0, text.size() - without_byte_order_mark(text).size());
   return text;
 }
 

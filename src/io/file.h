@@ -46,8 +46,8 @@ class MappedFile {
 // More than any text, template or request needs, and less than memory has.
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
-// The whole of a regular file. Throws Error: kNotFound, kIo, kCorruptData (longer than max_bytes, a
-// pointer of Git LFS).
+// The whole of a regular file, without a byte order mark. Throws Error: kNotFound, kIo,
+// kCorruptData (longer than max_bytes, a pointer of Git LFS).
 std::string read_text_file(const std::string& path, int64_t max_bytes = kMaxTextBytes);
 
 // Only a name that does not exist is absent: throws Error(kNotFound, kIo) for a link that leads

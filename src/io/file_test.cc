@@ -47,6 +47,17 @@ TEST(File, LinksThatCantBeReadAreNamedWithTheirTargets) {
             0u);
 }
 
+TEST(File, AByteOrderMarkIsNoPartOfAText) {
+  const TempDir dir;
+  const std::string mark = "\xEF\xBB\xBF";
+  for (const std::string text : {"", "a", "\n", "\xEF\xBB", "\xEF\xBB\xBF"}) {
+    EXPECT_EQ(read_text_file(dir.write("text", mark + text)), text);
+  }
+  for (const std::string text : {"a\xEF\xBB\xBF", "\xEF\xBB", "\xFE\xFF"}) {
+    EXPECT_EQ(read_text_file(dir.write("text", text)), text);
+  }
+}
+
 TEST(File, TextsAreAsLongAsAllowed) {
   const TempDir dir;
   EXPECT_EQ(read_text_file(dir.write("text", "12345678"), 8), "12345678");

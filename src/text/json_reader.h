@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/byte_order_mark.h"
+
 namespace nanovllm::text {
 
 // Every function throws Error(kCorruptData), naming the origin, line and column, where the document
@@ -13,7 +15,7 @@ namespace nanovllm::text {
 class JsonReader {
  public:
   JsonReader(std::string_view document, const std::string& origin)
-      : text_(document), origin_(&origin) {}
+      : text_(without_byte_order_mark(document)), origin_(&origin) {}
 
   char peek();  // the next character that is not white space, '\0' at the end
   // Object and array iteration: `first` is true before the first call and kept by the reader.
