@@ -231,6 +231,46 @@ class Resume(CliTest):
             self.assert_one_sentence(run(*self.generate("--resume")), "is no result of an earlier run", status=1)
             self.assertEqual(self.output.read_text(), text)
 
+    def assert_other_input_is_looked_for(self, text, taken):
+        """Which is not there: outputs are looked at before."""
+        self.output.write_text(text)
+        self.source = self.path("none")
+        self.assert_one_sentence(run(*self.generate("--resume")), "none: No such file" if taken else f"out.jsonl:{text[:-1].count(chr(10)) + 1} is no result of an earlier run")
+        self.assertEqual(self.output.read_text(), text)
+
+    def test_every_beginning_of_a_result_is_half_a_line(self):
+        whole = '{"index":0,"text":"","token_ids":[1],"finish_reason":"stop"}\n'
+        for line in ('{"index":12,"text":"a } b","token_ids":[1],"finish_reason":"stop","num_prompt_tokens":1}', '{"index":3,"error":"no {"}',
+                     '{"index":3,"custom_id":"a","error":"no"}', '{"index":0,"outputs":[{"index":0,"text":"a"},{"index":1,"text":"b"}],"num_prompt_tokens":1}'):
+            for size in range(0, len(line) + 1, 15 if SANITIZED else 2):
+                with self.subTest(line[:size]):
+                    self.assert_other_input_is_looked_for(whole + line[:size], taken=True)
+
+    def test_a_last_line_of_anything_else_is_somebody_elses(self):
+        whole = '{"index":0,"text":"","token_ids":[1],"finish_reason":"stop"}\n'
+        for text in ("hello\n", "hello", "[]\n", "[]", "\n", '{"k": 1}\n', '{"index": 0}\n', '{"index":0}', '{"index":0,"name":"a"', '{"index":0,"custom_id":"a","x":1}',
+                     '{"index":0,"text":"a"}}', '{"index":-1,"text":"a"}\n',
+                     '{"index":18446744073709551615,"text":"a"}\n', '{"index":0,"outputs":[1]}\n', '{"index":0,"text":"a\n', '{"id":"batch_req_0","custom_id":"a","response":null,"error":{}}\n'):
+            with self.subTest(text):
+                self.assert_other_input_is_looked_for(text, taken=False)
+                self.assert_other_input_is_looked_for(whole + text, taken=False)
+
+    def test_a_result_of_another_input_loses_nothing(self):
+        self.source.write_text(json.dumps({"prompt": "Once", "custom_id": "a"}) + "\n")
+        for rest in ('{"index":1,"te', '{"index":1,"custom_id":"c","text":"half","token_ids":[1],"finish_reason":"abort"}\n'):
+            text = '{"index":0,"custom_id":"b","text":"","token_ids":[1],"finish_reason":"stop"}\n' + rest
+            self.output.write_text(text)
+            self.assert_one_sentence(run(*self.generate("--resume")), f"cannot resume: {self.source}")
+            self.assertEqual(self.output.read_text(), text)
+
+    def test_nothing_to_do_is_said(self):
+        self.source.write_text("")
+        self.assertEqual(run(*self.generate()).stderr, f"nanovllm: nothing to do: {self.source} has no requests\n")
+        self.source.write_text(json.dumps({"prompt": "Once", "sampling_params": {"max_tokens": 2}}))
+        self.assertEqual(run(*self.generate("--resume", "-q")).returncode, 0)
+        self.assertEqual(run(*self.generate("--resume")).stderr, f"nanovllm: nothing to do: all requests of {self.source} are answered\n")
+        self.assertEqual(run(*self.generate("--resume", "-q")).stderr, "")
+
     def test_needs_files(self):
         for args, word in ((["--input", self.source], "--output"), (["--output", self.output, "-p", "Hi"], "--input"),
                            (["--input", self.source, "--output", "-"], "--output")):

@@ -2,9 +2,11 @@
 import fcntl
 import json
 import os
+import pathlib
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -186,6 +188,35 @@ class Answers(BatchTest):
         self.assertEqual(run(*self.command("-q")).returncode, 0)
         self.assertEqual(len({str(drawn) for *_, drawn in texts(self.output)}), 4)
 
+    def test_a_byte_order_mark_is_no_part_of_a_line(self):
+        mark = "\ufeff"  # of the file, and of a second one behind it
+        self.source.write_text(mark + jsonl([short(0), short(1)]) + mark + jsonl([short(2)]))
+        result = run_watched(*self.command())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([name for _, name, *_ in texts(self.output)], ["r0", "r1", "r2"])
+        self.assertIn(" 3/3 ", result.stderr)
+        self.source.write_text(mark + " \n")  # nothing but the mark
+        self.assertEqual(run(*self.command("-q")).returncode, 0)
+        self.assertEqual(self.output.read_text(), "")
+
+    def test_the_example_of_the_documentation(self):
+        page = (pathlib.Path(__file__).parent.parent / "docs" / "batch.md").read_text(encoding="utf-8")
+        asked = re.search(r"<<'END'\n(.*?)END\n", page, re.DOTALL)[1].splitlines()
+        answers = self.batch(asked, "--tool-call-parser", "hermes")
+        self.assertEqual(sorted(answers), ["animal", "hello", "story", "weather"])
+        choice = {name: answers[name]["response"]["body"]["choices"][0] for name in ("animal", "weather")}
+        self.assertEqual(set(json.loads(choice["animal"]["message"]["content"])), {"kind", "legs"})
+        (call,) = choice["weather"]["message"]["tool_calls"]
+        self.assertEqual((choice["weather"]["finish_reason"], set(json.loads(call["function"]["arguments"]))), ("tool_calls", {"city"}))
+
+    def test_a_line_says_nothing_twice(self):
+        self.source.write_text(json.dumps(short(0)).replace("{", '{"custom_id": "other", ', 1) + "\n")
+        result = run(*self.command("-q"))
+        self.assertEqual((result.returncode, result.stderr), (3, f"nanovllm: 1 of 1 line has an error for an answer; {self.output} says why\n"))
+        answer = json.loads(self.output.read_text())
+        self.assertEqual((answer["custom_id"], answer["response"]), (None, None))
+        self.assertIn('the key "custom_id" appears twice in one object', answer["error"]["message"])
+
     def test_what_is_ignored_is_said_once(self):
         self.write([short(i, colour="red") for i in range(3)])
         self.assertEqual(run(*self.command("-q")).stderr, "nanovllm: what is not known here is ignored: colour\n")
@@ -195,6 +226,17 @@ class Answers(BatchTest):
             self.source.write_text(text)
             self.assertEqual(run(*self.command("-q")).returncode, 0)
             self.assertEqual(self.output.read_text(), "")
+
+    def test_nothing_to_do_is_said(self):
+        self.source.write_text("")
+        self.assertEqual(run(*self.command()).stderr, f"nanovllm: nothing to do: {self.source} has no requests\n")
+        piped = run(*self.command(source="-", output="-"), stdin="\n")
+        self.assertEqual((piped.returncode, piped.stdout, piped.stderr), (0, "", "nanovllm: nothing to do: standard input has no requests\n"))
+        self.batch([short(0)])
+        before = self.output.read_text()
+        self.assertEqual(run(*self.command("--resume")).stderr, f"nanovllm: nothing to do: all requests of {self.source} are answered\n")
+        self.assertEqual(run(*self.command("--resume", "-q")).stderr, "")
+        self.assertEqual(self.output.read_text(), before)
 
     def test_memory_does_not_grow_with_the_file(self):
         peak = {}
@@ -390,6 +432,50 @@ class Resume(BatchTest):
         self.assertEqual([name for _, name, *_ in texts(self.output)], ["r0"])
 
 
+class OthersFiles(BatchTest):
+    """What `--resume` makes of a file, seen without a model: its outputs are looked at before its input, which is not there."""
+    ANSWER = ('{"id":"batch_req_12","custom_id":"caf\u00e9","response":{"status_code":200,"request_id":"0f","body":{"choices":[{"text":"a \\"b\\" }"}]}},'
+              '"error":null}\n')
+    REFUSAL = '{"id":"batch_req_0","custom_id":null,"response":null,"error":{"code":"invalid_url","message":"No."}}\n'
+    GENERATED = '{"index":0,"text":"a","token_ids":[1],"finish_reason":"stop","num_prompt_tokens":1,"num_cached_tokens":0}\n'
+
+    def assert_taken(self, data):
+        self.output.write_bytes(data)
+        self.assert_one_sentence(run(*self.command("--resume")), "in.jsonl: No such file or directory")
+        self.assertEqual(self.output.read_bytes(), data)
+
+    def assert_refused(self, data, line=1):
+        self.output.write_bytes(data)
+        self.assert_one_sentence(run(*self.command("--resume")), f"nanovllm: {self.output}:{line} is no result of an earlier run: --resume can't go on behind it; "
+                                                                 "name the output of that run, or a new one")
+        self.assertEqual(self.output.read_bytes(), data)
+
+    def test_every_beginning_of_an_answer_is_half_a_line(self):
+        answer, refusal = self.ANSWER.encode(), self.REFUSAL.encode()
+        for size in range(0, len(answer) + 1, 9 if SANITIZED else 1):
+            with self.subTest(size):
+                self.assert_taken(refusal + answer[:size])
+        for size in (1, 20, len(refusal) - 1):
+            self.assert_taken(refusal[:size])
+
+    def test_a_last_line_of_anything_else_is_somebody_elses(self):
+        for text in ('{"k": 1}\n', '{"k": 1}', "hello\n", "hello", "[]\n", "[]", "\n", " ", "null", '{"id": "batch_req_0"', '{"id":"batch_req_x', '{"id":"batch_req_"',
+                     '{"id":"batch_req_0","custom_id":"a"}', self.REFUSAL[:40] + "\n", self.ANSWER[:-1] + "}", '{"id":"vllm-1","custom_id":"a","response":null,"error":null}\n',
+                     self.GENERATED, self.GENERATED[:-1], self.GENERATED[:30]):
+            with self.subTest(text):
+                self.assert_refused(text.encode())
+                self.assert_refused((self.REFUSAL + text).encode(), line=2)
+        for data in (b"\x00" * 20, b"\xff\xfe", "\ufeff{".encode()):
+            self.assert_refused(data)
+
+    def test_half_a_line_of_another_job_stays(self):
+        self.write([short(0), short(1)])
+        data = self.ANSWER.replace("batch_req_12", "batch_req_0") + '{"id":"batch'
+        self.output.write_text(data)
+        self.assert_one_sentence(run(*self.command("-q", "--resume")), f"cannot resume: {self.source}:1 is not the request that the result 0 answers")
+        self.assertEqual(self.output.read_text(), data)
+
+
 class Engines(BatchTest):
     def test_one_that_is_killed_comes_back_and_answers_go_on(self):
         count, tokens = (8, 60) if SANITIZED else (24, 200)
@@ -478,7 +564,7 @@ class Filter(BatchTest):
         self.assertEqual(json.loads(process.stdout.readline())["custom_id"], "r3")
         rest, said = process.communicate(json.dumps(short(5)), timeout=120)  # the last line needs no end
         self.assertEqual([line["custom_id"] for line in lines(rest)], ["r5"])
-        self.assertEqual((process.returncode, said), (3, "nanovllm: 1 of 7 lines have an error for an answer\n"))
+        self.assertEqual((process.returncode, said), (3, "nanovllm: 1 of 7 lines has an error for an answer\n"))
 
     def test_more_lines_than_are_taken_ahead(self):
         process = self.start("--max-num-seqs", "2")
@@ -493,7 +579,13 @@ class Filter(BatchTest):
         process.stdout.readline()
         process.stdout.close()
         process.stdin.write(json.dumps(short(1)) + "\n")
-        self.assertIn(process.wait(timeout=120), (-signal.SIGPIPE, 1))
+        self.assertEqual(process.wait(timeout=120), -signal.SIGPIPE)
+        self.assertEqual(process.stderr.read(), "")  # as of other filters
+
+    def test_it_says_so_where_that_signal_is_ignored(self):
+        command = " ".join(map(shlex.quote, map(str, [BINARY, *self.command("-q", source="-", output="-")])))
+        ignoring = subprocess.run(["sh", "-c", f"trap '' PIPE; {command} | :"], input=jsonl([short(0)]), stderr=subprocess.PIPE, text=True, timeout=300)
+        self.assertEqual(ignoring.stderr, "nanovllm: cannot write results to standard output: Broken pipe\n")
 
     def test_ctrl_c_ends_it_while_it_waits_for_lines(self):
         process = self.start()

@@ -45,6 +45,10 @@ std::optional<EarlierResult> read_answer(const std::string& line) {
                        .has_failed = answer->has_failed};
 }
 
+std::optional<std::string> name_of_request(const std::string& line) {
+  return server::parse_batch_request(line, /*number=*/1).custom_id;
+}
+
 // What other threads have for the one that writes.
 struct News {
   struct Answer {
@@ -66,11 +70,14 @@ class BatchRun {
       : options_(options),
         sink_(options.output),
         lock_(options.output),
-        earlier_(options.resume ? options.output : "", read_answer),
+        earlier_(options.resume ? options.output : "",
+                 {.read = read_answer, .begins = {server::kBatchAnswerBegin}}),
         lines_(options.input, earlier_),
         total_(lines_.total()),
         most_in_flight_(int64_t{2} * options.server.engine.max_num_seqs *
-                        options.server.fleet.num_engines) {}
+                        options.server.fleet.num_engines) {
+    NumberedLines::check_all(options.input, earlier_, name_of_request);
+  }
   ~BatchRun() { stop(); }
   BatchRun(const BatchRun&) = delete;
   BatchRun& operator=(const BatchRun&) = delete;
@@ -340,10 +347,13 @@ int BatchRun::end_interrupted() {
 int BatchRun::end() {
   measure(std::chrono::milliseconds(0));
   progress_->finish(num_answered(), share());
+  if (num_answered() == 0 && !options_.quiet) {
+    print_message("nanovllm: {}\n", lines_.nothing_to_do());
+  }
   const int64_t num_failed = num_failed_ + earlier_.num_failed();
   if (num_failed == 0) return kExitOk;
-  print_message("nanovllm: {} of {} have an error for an answer{}\n", num_failed,
-                counted(num_answered() + earlier_.size(), "line"),
+  print_message("nanovllm: {} of {} {} an error for an answer{}\n", num_failed,
+                counted(num_answered() + earlier_.size(), "line"), num_failed == 1 ? "has" : "have",
                 options_.output == "-" ? "" : "; " + options_.output + " says why");
   return kExitSomeFailed;
 }

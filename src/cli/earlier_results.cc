@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -20,24 +21,58 @@ namespace fs = std::filesystem;
 
 size_t hash_of(const std::string& custom_id) { return std::hash<std::string>()(custom_id) | 1; }
 
+// Whether a text that begins as `pattern` says, in which # stands for digits, may begin with
+// `line`.
+bool agree(std::string_view line, std::string_view pattern) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (const char wanted : pattern) {
+    if (line.empty()) return true;
+    if (wanted == '#') {
+      const size_t num_digits = std::min(line.find_first_not_of(kDigits), line.size());
+      if (num_digits == 0) return false;
+      line.remove_prefix(num_digits);
+    } else {
+      if (line.front() != wanted) return false;
+      line.remove_prefix(1);
+    }
+  }
+  return true;
+}
+
+// Whether more of it could make it JSON.
+bool is_begun_json(const std::string& text) {
+  try {
+    [[maybe_unused]] const auto whole = nlohmann::json::parse(text);
+    return false;
+  } catch (const nlohmann::json::parse_error& error) {
+    return error.byte > text.size();
+  }
+}
+
 [[noreturn]] void fail_to(const char* what, const std::string& path) {
   throw_error(ErrorCode::kIo, "cannot {} {}: {}", what, path, std::strerror(errno));
 }
 
 }  // namespace
 
-EarlierResults::EarlierResults(const std::string& path, ResultReader read) : path_(path) {
+bool ResultLines::may_be_torn(const std::string& line) const {
+  const auto is_begin = [&](std::string_view pattern) { return agree(line, pattern); };
+  return std::ranges::any_of(begins, is_begin) && (read(line) || is_begun_json(line));
+}
+
+EarlierResults::EarlierResults(const std::string& path, const ResultLines& lines) : path_(path) {
   if (!fs::is_regular_file(path)) return;
   std::ifstream file(path);
   if (!file) fail_to("read", path);
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
-    const bool torn = file.eof();  // without a newline
-    const auto result = torn ? std::nullopt : read(line);
-    if (!result && !torn && file.peek() != std::ifstream::traits_type::eof()) {
+    const bool has_end = !file.eof();
+    const auto result = has_end ? lines.read(line) : std::nullopt;
+    if (!result && (has_end || !lines.may_be_torn(line))) {
       throw_error(ErrorCode::kCorruptData,
-                  "{}:{} is no result of an earlier run: --resume can't go on behind it", path,
-                  number);
+                  "{}:{} is no result of an earlier run: --resume can't go on behind it; name the "
+                  "output of that run, or a new one",
+                  path, number);
     }
     const bool kept = result && !result->is_cut_short && add(*result);
     if (kept && num_first_kept_ == std::ssize(kept_)) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -21,15 +22,24 @@ struct EarlierResult {
   bool has_failed = false;    // refused, or aborted by the engine
   bool is_cut_short = false;  // by a Ctrl-C: it is none
 };
-// Nothing where a line is no result.
-using ResultReader = std::optional<EarlierResult> (*)(const std::string& line);
+// What a command writes of a request.
+struct ResultLines {
+  // Nothing where a line is no result.
+  std::optional<EarlierResult> (*read)(const std::string& line);
+  // How all of them begin, each in one of these ways; # stands for digits.
+  std::vector<std::string_view> begins;
+
+  // Whether a run that was killed, or had no more room, may have left this of a result: any of it
+  // but its newline.
+  bool may_be_torn(const std::string& line) const;
+};
 
 // What is no file, or not there, answers nothing.
 class EarlierResults {
  public:
-  // Throws Error(kIo) where it can't be read, or Error(kCorruptData) where a line but the last one,
-  // which a killed run may have torn, is no result.
-  EarlierResults(const std::string& path, ResultReader read);
+  // Throws Error(kIo) where it can't be read, or Error(kCorruptData) where a line is no result, nor
+  // the last one and torn: then the file is somebody else's.
+  EarlierResults(const std::string& path, const ResultLines& lines);
 
   bool answer(int64_t index) const { return answered_.contains(index); }
   int64_t size() const { return static_cast<int64_t>(answered_.size()); }

@@ -54,7 +54,7 @@ class Generation {
       : options_(options),
         sink_(options.output),
         lock_(options.output),
-        earlier_(options.resume ? options.output : "", read_result),
+        earlier_(options.resume ? options.output : "", generated_lines()),
         source_(options.prompts, options.input, earlier_, defaults_),
         template_(options.chat_template.empty()
                       ? nullptr
@@ -103,6 +103,9 @@ class Generation {
                     total_ >= begun && total_ > 0 ? fmt::format("{} not begun", total_ - begun)
                                                   : "no others begun");
       return kExitInterrupted;
+    }
+    if (num_done_ + num_failed_ == 0 && !options_.quiet) {
+      print_message("nanovllm: {}\n", source_.nothing_to_do());
     }
     if (num_cut_off_ > 0 && !json_ && !options_.quiet) {
       print_message("nanovllm: {} of {} reached --max-tokens or --max-model-len and {} cut off\n",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/check.h"
@@ -50,6 +51,29 @@ std::optional<std::string> NumberedLines::next(bool wait) {
 }
 
 std::string NumberedLines::place() const { return fmt::format("{}:{}", name(), line_number_); }
+
+void NumberedLines::check_all(const std::string& input, const EarlierResults& earlier,
+                              CustomIdReader custom_id_of) {
+  std::error_code ignored;
+  if (input == "-" || !std::filesystem::is_regular_file(input, ignored)) return;
+  NumberedLines lines(input, earlier);
+  while (!lines.at_end() && lines.index() < earlier.last_index()) {
+    std::optional<std::string> custom_id;
+    try {
+      const auto line = lines.next(/*wait=*/true);
+      if (!line) continue;
+      custom_id = custom_id_of(*line);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kIo) throw;
+    }
+    if (lines.is_answered()) lines.check_answered(custom_id);
+  }
+}
+
+std::string NumberedLines::nothing_to_do() const {
+  return index_ < 0 ? fmt::format("nothing to do: {} has no requests", name())
+                    : fmt::format("nothing to do: all requests of {} are answered", name());
+}
 
 int64_t NumberedLines::total() const {
   return std::max<int64_t>(0, num_lines_.value_or(0) - earlier_.size());

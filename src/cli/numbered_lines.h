@@ -10,6 +10,9 @@
 
 namespace nanovllm::cli {
 
+// The custom_id of a line, be the rest of it what it may.
+using CustomIdReader = std::optional<std::string> (*)(const std::string& line);
+
 // They are read only as far as somebody takes them.
 class NumberedLines {
  public:
@@ -31,8 +34,14 @@ class NumberedLines {
   bool is_answered() const { return earlier_.answer(index_); }
   // Throws Error(kIo) where that run must have had another input.
   void check_answered(const std::optional<std::string>& custom_id) const;
+  // Does that for all of a file, so that it is told before anything is changed. Lines of a pipe
+  // come but once, and are checked when they come.
+  static void check_all(const std::string& input, const EarlierResults& earlier,
+                        CustomIdReader custom_id_of);
 
   int64_t total() const;  // without those that are answered; 0 = unknown
+  // What a run says that found nothing to answer.
+  std::string nothing_to_do() const;
 
  private:
   void check_count(int64_t num_requests) const;

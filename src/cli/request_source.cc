@@ -9,7 +9,9 @@ namespace nanovllm::cli {
 RequestSource::RequestSource(const std::vector<std::string>& prompts, const std::string& input,
                              const EarlierResults& earlier, const SamplingParams& defaults)
     : prompts_(prompts), defaults_(defaults) {
-  if (!input.empty()) lines_.emplace(input, earlier);
+  if (input.empty()) return;
+  NumberedLines::check_all(input, earlier, custom_id_of);
+  lines_.emplace(input, earlier);
 }
 
 std::optional<RequestLine> RequestSource::next(bool wait) {
@@ -40,6 +42,8 @@ RequestLine RequestSource::parse(const std::string& line) {
 std::string RequestSource::place() const {
   return lines_ ? lines_->place() : fmt::format("prompt {}", index_ + 1);
 }
+
+std::string RequestSource::nothing_to_do() const { return lines_ ? lines_->nothing_to_do() : ""; }
 
 int64_t RequestSource::total() const { return lines_ ? lines_->total() : std::ssize(prompts_); }
 

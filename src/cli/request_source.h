@@ -18,8 +18,8 @@ class RequestSource {
  public:
   // `input` is a file of request lines, "-" for standard input; where it is empty, `prompts` are
   // the requests. All of them and `defaults`, which may still change until the first next(), are
-  // kept by reference. Throws Error(kIo) when the file can't be opened, or has fewer requests than
-  // `earlier` answers.
+  // kept by reference. Throws Error(kIo) when the file can't be opened, or is not the one whose
+  // requests `earlier` answers.
   RequestSource(const std::vector<std::string>& prompts, const std::string& input,
                 const EarlierResults& earlier, const SamplingParams& defaults);
 
@@ -38,6 +38,7 @@ class RequestSource {
   const std::optional<std::string>& custom_id() const { return custom_id_; }
   std::string place() const;  // its, for messages
   int64_t total() const;      // without those that are answered; 0 = unknown
+  std::string nothing_to_do() const;
 
  private:
   RequestLine parse(const std::string& line);

@@ -1,14 +1,10 @@
 // Result lines of `nanovllm generate`, read back.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "cli/earlier_results.h"
 
 namespace nanovllm::cli {
 
-// A ResultReader.
-std::optional<EarlierResult> read_result(const std::string& line);
+ResultLines generated_lines();
 
 }  // namespace nanovllm::cli

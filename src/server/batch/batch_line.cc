@@ -53,6 +53,13 @@ std::string wrong_url(std::string_view url) {
 // What the members are, as text.
 struct Members {
   std::string_view custom_id, method, url, body;
+
+  std::string_view* find(std::string_view name) {
+    if (name == "custom_id") return &custom_id;
+    if (name == "method") return &method;
+    if (name == "url") return &url;
+    return name == "body" ? &body : nullptr;
+  }
 };
 
 Members members_of(std::string_view line) {
@@ -63,10 +70,10 @@ Members members_of(std::string_view line) {
   reader.begin('{');
   for (bool first = true; reader.next_member(first, name);) {
     const std::string_view value = reader.skip_value();
-    if (name == "custom_id") members.custom_id = value;
-    if (name == "method") members.method = value;
-    if (name == "url") members.url = value;
-    if (name == "body") members.body = value;
+    std::string_view* const member = members.find(name);
+    if (member == nullptr) continue;
+    if (!member->empty()) reader.fail("the same member again");
+    *member = value;
   }
   reader.end();
   return members;
@@ -98,7 +105,7 @@ void read(const Members& members, BatchRequest& request) {
 // In the words of a parser that knows more of JSON than where a value ends.
 std::string fault_of_json(std::string_view line, int64_t number) {
   try {
-    parse_ordered_json(line, "the line", {.first_line = number});
+    parse_ordered_json(line, "the line", {.allows_repeats = false, .first_line = number});
     return "A line must be a JSON object.";
   } catch (const Error& error) {
     return error.what();
@@ -149,6 +156,7 @@ std::optional<BatchAnswer> read_batch_answer(std::string_view line) {
   const std::string origin = "the line";
   BatchAnswer answer;
   bool has_id = false;
+  std::string_view response, fault;
   try {
     JsonReader reader(line, origin);
     std::string name;
@@ -164,16 +172,19 @@ std::optional<BatchAnswer> read_batch_answer(std::string_view line) {
       } else if (name == "custom_id" && reader.peek() == '"') {
         answer.place.custom_id = reader.string();
       } else {
-        const bool is_there = reader.skip_value() != "null";
-        if (name == "response") answer.was_asked = is_there;
-        if (name == "error") answer.has_failed = is_there;
+        const std::string_view value = reader.skip_value();
+        if (name == "response") response = value;
+        if (name == "error") fault = value;
       }
     }
     reader.end();
   } catch (const Error&) {
     return std::nullopt;
   }
-  return has_id ? std::optional(std::move(answer)) : std::nullopt;
+  if (!has_id || response.empty() || fault.empty()) return std::nullopt;
+  answer.was_asked = response != "null";
+  answer.has_failed = fault != "null";
+  return answer;
 }
 
 }  // namespace nanovllm::server

@@ -42,6 +42,9 @@ std::string batch_answer(const BatchPlace& place, const std::string& request_id,
 // The same of a line that was not asked: its response is null.
 std::string batch_answer(const BatchPlace& place, const BatchFault& fault);
 
+// How every answer begins; # stands for digits.
+constexpr std::string_view kBatchAnswerBegin = R"({"id":"batch_req_#","custom_id":)";
+
 // An answer as it stands in a file.
 struct BatchAnswer {
   BatchPlace place;

@@ -117,6 +117,25 @@ TEST(BatchAnswer, IsOneLineOfOpenAis) {
   EXPECT_EQ(Json::parse(line)["response"]["body"], Json::parse(response.body));
 }
 
+TEST(BatchRequest, HasNoMemberTwice) {
+  for (const std::string name : {"custom_id", "method", "url", "body"}) {
+    const std::string line = line_of(kWhole + ", \"" + name + "\": \"again\"");
+    EXPECT_EQ(fault_of(line, "invalid_json_line"),
+              "the line: the key \"" + name + "\" appears twice in one object");
+    EXPECT_FALSE(parse_batch_request(line, 1).custom_id);
+  }
+  EXPECT_FALSE(parse_batch_request(line_of(kWhole + R"(, "x": 1, "x": 2)"), 1).fault);
+}
+
+TEST(BatchRequest, MayHaveAByteOrderMark) {
+  const BatchRequest request = parse_batch_request("\xEF\xBB\xBF" + line_of(kWhole), 1);
+  EXPECT_FALSE(request.fault);
+  EXPECT_EQ(request.custom_id, "a");
+  EXPECT_EQ(request.body, R"({"prompt": "Hi"})");
+  EXPECT_NE(fault_of("\xEF\xBB" + line_of(kWhole), "invalid_json_line").find("not valid JSON"),
+            std::string::npos);
+}
+
 // Readers of OpenAI's find the error in the body, readers of vLLM's beside the response.
 TEST(BatchAnswer, TellsARefusalTwice) {
   const HttpResponse response = error_response(400, "max_tokens must be at least 1.", "max_tokens");
@@ -161,8 +180,10 @@ TEST(BatchAnswer, IsNoneOfOthers) {
        {"", "{}", "[]", "mine", R"({"id": 5})", R"({"index": 0, "text": "generate's"})",
         R"({"id": "vllm-1", "custom_id": "a", "response": null, "error": null})",
         R"({"id": "batch_req_", "custom_id": "a"})", R"({"id": "batch_req_-1"})",
-        R"({"id": "batch_req_1x"})", R"({"id": "batch_req_99999999999999999999"})",
-        R"({"id": "batch_req_1", "custom_id": "a)", R"({"id": "batch_req_1"} {)"}) {
+        R"({"id": "batch_req_1x"})", R"({"id": "batch_req_1", "custom_id": "a"})",
+        R"({"id": "batch_req_1", "custom_id": "a", "response": null})",
+        R"({"id": "batch_req_99999999999999999999"})", R"({"id": "batch_req_1", "custom_id": "a)",
+        R"({"id": "batch_req_1"} {)"}) {
     EXPECT_FALSE(read_batch_answer(line)) << line;
   }
 }
