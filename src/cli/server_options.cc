@@ -40,9 +40,10 @@ void add_fleet_options(Group& group, server::FleetOptions& fleet) {
   group.add("--worker-timeout", fleet.worker_timeout,
             "a worker that has work and makes no progress for so long is started again; a step may "
             "take longer");
-  group.add("--worker-start-timeout", fleet.worker_start_timeout,
-            "without a worker that is ready, or one whose loading advances, for so long the program "
-            "ends with an error");
+  group.add(
+      "--worker-start-timeout", fleet.worker_start_timeout,
+      "without a worker that is ready, or one whose loading advances, for so long the program "
+      "ends with an error");
 }
 
 void add_answer_options(Group& group, server::ServeOptions& options) {

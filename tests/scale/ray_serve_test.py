@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "examples/ray_serve")]
 import ray  # noqa: E402
 import text  # noqa: E402
 from ray import serve  # noqa: E402
+from ray_testing import started  # noqa: E402
 from serve_testing import BINARY, MODEL, run_tests  # noqa: E402
 
 
@@ -21,7 +22,7 @@ class Example(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # of the actors
-        ray.init(address="local", num_cpus=2, object_store_memory=150_000_000, include_dashboard=False, log_to_driver=False)
+        started(lambda: ray.init(address="local", num_cpus=2, object_store_memory=150_000_000, include_dashboard=False, log_to_driver=False))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             cls.port = free.getsockname()[1]

@@ -19,6 +19,7 @@ import ray  # noqa: E402
 from nanovllm.batch import BatchError, run  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
+from ray_testing import started  # noqa: E402
 from serve_testing import BINARY, MODEL, run_tests  # noqa: E402
 
 FLAGS = ["--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory", "64M"]
@@ -58,8 +59,8 @@ def setUpModule():
     # A node that died refuses connections, and is missed after so many of these; one that is only busy has time to answer.
     check = {"health_check_period_ms": 500, "health_check_failure_threshold": 5, "health_check_timeout_ms": 60000}
     RayTest.cluster = Cluster()
-    RayTest.cluster.add_node(wait=False, _system_config=check, **NODE)
-    RayTest.nodes = [RayTest.cluster.add_node(wait=False, **NODE) for _ in range(2)]
+    started(lambda: RayTest.cluster.add_node(wait=False, _system_config=check, **NODE))
+    RayTest.nodes = [started(lambda: RayTest.cluster.add_node(wait=False, **NODE)) for _ in range(2)]
     RayTest.cluster.wait_for_nodes(timeout=300)
 
 
@@ -142,7 +143,6 @@ class Deaths(RayTest):
         killer.start()
         done = self.run_here()
         killer.join()
-        self.nodes.append(self.cluster.add_node(wait=False, **NODE))
         self.assertLess(died[0], NUM_PROMPTS)  # in the middle
         self.assertEqual(done, {"answers": NUM_PROMPTS, "errors": 0})
         self.assert_answered(NUM_PROMPTS)
@@ -248,8 +248,9 @@ class BadInput(RayTest):
 
     def test_what_the_cluster_has_not(self):
         self.write([request(0)])
-        self.assertEqual(self.refused(num_gpus=1, num_cpus=1), "no node of the cluster has the 1 CPU and 1 GPU that an engine asks for; "
-                         "its nodes have 1 CPU and 0 GPU; 1 CPU and 0 GPU; 1 CPU and 0 GPU")
+        nodes = "; ".join(["1 CPU and 0 GPU"] * (1 + len(self.nodes)))
+        self.assertEqual(self.refused(num_gpus=1, num_cpus=1),
+                         f"no node of the cluster has the 1 CPU and 1 GPU that an engine asks for; its nodes have {nodes}")
         self.assertIn("has the 2 CPU that", self.refused(num_cpus=2))
 
     def test_a_model_that_a_node_can_not_open(self):
