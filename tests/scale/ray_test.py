@@ -22,7 +22,8 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray_testing import started  # noqa: E402
 from serve_testing import BINARY, MODEL, run_tests  # noqa: E402
 
-FLAGS = ["--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory", "64M"]
+OURS = f"of-test-{os.getpid()}"  # so that no engine of anybody else is killed
+FLAGS = ["--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory", "64M", "--served-model-name", OURS]
 NODE = {"num_cpus": 1, "object_store_memory": 150_000_000, "include_dashboard": False}
 # By hand: NUM_PROMPTS=20000 TOKENS=4
 NUM_PROMPTS, TOKENS = int(os.environ.get("NUM_PROMPTS", "200")), int(os.environ.get("TOKENS", "100"))
@@ -50,7 +51,7 @@ def engines():
     for entry in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"run-batch" in words and b"-i" in words and words[words.index(b"-i") + 1] == b"-":
+            if OURS.encode() in words and b"-i" in words and words[words.index(b"-i") + 1] == b"-":
                 found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 
