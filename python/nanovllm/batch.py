@@ -81,7 +81,8 @@ def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int)
     # Engines may have all CPUs: reading asks for none, and a few tasks read far faster than engines answer, but more than
     # one, for it takes Ray half a minute to miss a node.
     return ray.data.from_items(range(len(pieces)), override_num_blocks=len(pieces)).map_batches(
-        read, batch_size=None, batch_format="pyarrow", num_cpus=0, concurrency=2 + num_engines // 8)
+        read, batch_size=None, batch_format="pyarrow", num_cpus=0,
+        compute=ray.data.TaskPoolStrategy(2 + num_engines // 8))
 
 
 def _places(num_cpus: float, num_gpus: float) -> int:

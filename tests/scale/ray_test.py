@@ -51,7 +51,7 @@ def engines():
     for entry in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if OURS.encode() in words and b"-i" in words and words[words.index(b"-i") + 1] == b"-":
+            if words[0].endswith(b"/nanovllm") and OURS.encode() in words and words[words.index(b"-i") + 1] == b"-":
                 found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     return found
 
@@ -135,6 +135,7 @@ class Deaths(RayTest):
             os.kill(engine, signal.SIGKILL)
             self.wait_for_answers(24)
             _, actor = max(engines().items())
+            self.assertIn("_Answers", pathlib.Path(f"/proc/{actor}/cmdline").read_text())
             os.kill(actor, signal.SIGKILL)
             self.wait_for_answers(64)
             self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
