@@ -187,7 +187,7 @@ class Thinking(CallsTest):
         said = "<think>Hm.</think>\n\n" + call("get_weather", city="Oslo", detailed=True) + "\n" + call("now")
         for stream in (False, True):
             numbers = set()
-            for most in range(1, 70):
+            for most in range(1, 121):
                 choice = self.ask(said, stream, tool_choice="required", max_tokens=most)
                 self.assertFalse(choice["message"]["content"], (most, choice))
                 self.assertIn(choice["finish_reason"], ("length", "tool_calls"))
