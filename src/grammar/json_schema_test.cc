@@ -246,6 +246,7 @@ TEST(JsonSchema, Numbers) {
            {"0.25", "1.5"}},
           {R"({"type": "number", "maximum": 1e300})", {"5", "-5"}, {"x"}},
           {R"({"type": "number", "minimum": 5e-324, "maximum": 1})", {"1", "0.5"}, {"0"}},
+          {R"({"const": 9.999999999999999e+22})", {"9.999999999999999e+22"}, {"9.9e22"}},
           // They mean what is written, and not the double next to it.
           {R"({"type": "integer", "minimum": 100000000000000000000000, "maximum": 1e23})",
            {"100000000000000000000000"},
