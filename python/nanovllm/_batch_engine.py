@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 PROBE = b'{"custom_id": "", "method": "POST", "url": "/tokenize", "body": {"prompt": ""}}'
+_LINE = re.compile(rb'("code":"invalid_json_line","message":"the line: not valid JSON: parse error at) line \d+,')
 _NUMBER = re.compile(rb'\{"id":"batch_req_(\d+)"')
 _TRIES = 3  # of a start, and of lines on which engines end
 
@@ -126,8 +127,8 @@ class Engine:
 
 
 def placed(answer: bytes, place: int) -> bytes:
-    """An answer with its line's place in the whole input."""
-    return _NUMBER.sub(b'{"id":"batch_req_%d"' % place, answer, count=1)
+    """An answer with its line's place in the whole input, and without the number of the line in what its engine read."""
+    return _LINE.sub(rb"\1", _NUMBER.sub(b'{"id":"batch_req_%d"' % place, answer, count=1), count=1)
 
 
 def named(line: bytes, place: int) -> bytes:

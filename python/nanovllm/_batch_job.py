@@ -21,6 +21,14 @@ _BLANKS = b" \t\r\n"  # what a line without a request has, for run-batch too
 class BatchError(RuntimeError):
     """What ends a job, as a sentence for its user."""
 
+    status = 1  # of the command
+
+
+class UsageError(BatchError):
+    """What was asked for can't be."""
+
+    status = 2
+
 
 @dataclass(frozen=True)
 class Part:
@@ -46,7 +54,7 @@ def open_input(path: str) -> tuple[Any, str]:
     """The file system and the path there: of this machine, or as pyarrow.fs.FileSystem.from_uri has them."""
     from pyarrow import fs
 
-    return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), os.path.abspath(path))
+    return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
 
 
 def _files(path: str) -> list[str]:
@@ -72,9 +80,10 @@ class Plan:
         self.pieces: list[Piece] = []
         self.num_requests = 0
         self.num_parts = 0
+        self.ignored: set[str] = set()  # columns
         self._part_size = part_size
         digest = hashlib.blake2b(digest_size=16)
-        for file in _files(path):
+        for file in _files(path if "://" in path else os.path.abspath(path)):  # tasks run in another folder
             if file.endswith(".parquet"):
                 self._add_rows(file, digest)
             else:
@@ -115,6 +124,9 @@ class Plan:
         names = metadata.schema.to_arrow_schema().names
         if not {"body", "messages", "prompt"}.intersection(names):
             raise BatchError(f"{path} must have a column body, messages or prompt, it has {', '.join(names)}")
+        if {"messages", "prompt"}.issubset(names):
+            raise BatchError(f"{path} must have one of the columns messages and prompt, it has both")
+        self.ignored.update(name for name in names if name not in _COLUMNS)
         for group in range(metadata.num_row_groups):
             piece = Piece(path, group)
             rows = metadata.row_group(group).num_rows
@@ -173,7 +185,8 @@ def _request(row: Mapping[str, Any], place: int, body: Mapping[str, Any]) -> byt
             asked["messages"] = _parsed(messages)
         if prompt is not None:
             asked["prompt"] = prompt
-        url = url or ("/v1/completions" if "prompt" in asked else None)
+        if "prompt" in row and "messages" not in asked or "prompt" in asked:
+            url = url or "/v1/completions"
     custom_id = name.decode() if isinstance(name, bytes) else str(name)
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url or "/v1/chat/completions", "body": asked}).encode()
 
@@ -208,7 +221,7 @@ class Output:
 
     def __init__(self, path: str, identity: Mapping[str, Any]) -> None:
         if not path.endswith((".jsonl", ".parquet")):
-            raise BatchError(f"{path} must end in .jsonl, for a file of lines, or in .parquet, for a folder of parts")
+            raise UsageError(f"{path} must end in .jsonl, for a file of lines, or in .parquet, for a folder of parts")
         self.path = path
         self.finished: set[int] = set()  # parts
         self.num_answers = self.num_errors = 0
@@ -234,8 +247,10 @@ class Output:
         lines = self._journal.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()  # half a line is no entry
+        size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
+        has_content = size > 0 or os.path.isdir(self.path) and len(os.listdir(self.path)) > 0
         if not lines:
-            if os.path.exists(self.path):
+            if has_content:
                 os.unlink(self._job)
                 raise BatchError(f"{self.path} is there, and {self._job} is not: it is the output of something else; name another or "
                                  "take it away")
@@ -244,8 +259,9 @@ class Output:
             return
         try:
             job, *entries = map(json.loads, lines)
-            changed = [name for name, value in identity.items() if job.get(name) != value]
-            size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
+            if job.keys() != identity.keys():
+                raise ValueError
+            changed = [name for name, value in identity.items() if job[name] != value]
             kept = len(lines[0])
             for line, entry in zip(lines[1:], entries):
                 # Where a file is shorter than it was, what is written anew must not make lost parts look whole.
@@ -256,10 +272,12 @@ class Output:
                 kept += len(line)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BatchError(f"{self._job} is no list of parts of {self.path}; take it away, and {self.path} too") from None
-        if changed:
-            raise BatchError(f"{self.path} is the output of another job, with another {' and '.join(changed)}; name another output, "
+        if changed and (entries or has_content):
+            raise BatchError(f"{self.path} is the output of another job (not the same {' and '.join(changed)}); name another output, "
                              f"or take it and {self._job} away")
-        self._journal.truncate(kept)
+        self._journal.truncate(0 if changed else kept)
+        if changed:  # such a job ended before it had an answer
+            self._note(identity)
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         _write(self._journal, json.dumps(entry).encode() + b"\n")

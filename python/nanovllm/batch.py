@@ -3,21 +3,24 @@
     nanovllm-batch requests.jsonl answers.jsonl --model Qwen/Qwen3-0.6B --ray-address auto
 
 Ray Data reads the input in parts, gives them to actors with an engine each, and does again what dies; this module
-writes answers as parts end. Needs nanovllm[ray].
+writes answers as parts end. Needs the extra `ray`.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nanovllm._batch_engine import Engine, EngineLost, placed
-from nanovllm._batch_job import BatchError, Output, Part, Piece, Plan, read_piece
+from nanovllm._batch_job import BatchError, Output, Part, Piece, Plan, UsageError, read_piece
 
 __all__ = ["BatchError", "main", "run"]
 
@@ -145,22 +148,27 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
         import ray
         import ray.data
     except ModuleNotFoundError as error:
-        raise BatchError(f'the package {error.name} is missing; pip install "nanovllm[ray]" brings it') from None
+        raise BatchError(f"the package {error.name} is missing; the extra ray brings it: pip install '.[ray]' in nanovllm's folder") from None
     from tqdm import tqdm
 
     for name, number, least in (("part size", part_size, 1), ("concurrency", concurrency, 1), ("number of CPUs", num_cpus, 0),
                                 ("number of GPUs", num_gpus, 0)):
         if number is not None and number < least:
-            raise BatchError(f"the {name} must be at least {least}, got {number:g}")
+            raise UsageError(f"the {name} must be at least {least}, got {number:g}")
     if not isinstance(body or {}, Mapping):
-        raise BatchError(f"body must be a JSON object, got {json.dumps(body)}")
+        raise UsageError(f"body must be a JSON object, got {json.dumps(body)}")
     if os.path.dirname(os.path.abspath(output)) == os.path.abspath(input):
-        raise BatchError(f"{output} is in {input}, all of which is read; name an output elsewhere")
+        raise UsageError(f"{output} is in {input}, all of which is read; name an output elsewhere")
     body, flags = dict(body or {}), [*map(str, flags)]
     try:
         plan = Plan(os.fspath(input), part_size)
     except (OSError, ValueError) as error:  # pyarrow's are ValueErrors
         raise BatchError(f"{input} can't be read: {error}") from None
+    if body and any(piece.group is None for piece in plan.pieces):
+        raise UsageError(f"body is for rows of Parquet, and {input} has JSON lines; what their bodies have in common stands in each")
+    if plan.ignored:
+        print(f"nanovllm-batch: not read of {input}: {', '.join(sorted(plan.ignored))}; fields of a body stand in the column body",
+              file=sys.stderr)
     identity = {"input": plan.digest, "model": os.fspath(model), "flags": flags, "body": body, "part size": part_size}
     written = None
     try:
@@ -170,16 +178,21 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
                 _connect(ray_address)
                 cpus, gpus, threads = _resources(num_cpus, num_gpus)
                 num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
-                has_threads = any(flag.split("=")[0] == "--num-threads" for flag in flags)
-                arguments = ["--model", os.fspath(model), *([] if has_threads else threads), *flags]
+                arguments = ["--model", os.fspath(model), *threads, *flags]  # of a flag twice the last one holds
                 with tqdm(total=plan.num_requests, initial=written.num_answers, unit="request", disable=quiet) as progress:
                     _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
+            elif not quiet:
+                what = f"all requests of {input} are answered" if plan.num_requests else f"{input} has no requests"
+                print(f"nanovllm-batch: nothing to do: {what}", file=sys.stderr)
             return {"answers": written.num_answers, "errors": written.num_errors}
     except OSError as error:
         kept = f"; {output} keeps {written.num_answers} of {plan.num_requests} answers, and the same command goes on" if written else ""
         raise BatchError(f"{error.filename or output}: {error.strerror or error}{kept}") from None
     except Exception as error:
-        raise _sentence(error) or error from None
+        told = _sentence(error)
+        if told is None and isinstance(error, ray.exceptions.RayError):
+            told = BatchError(f"Ray ended the job: {str(error).strip().splitlines()[-1]}")
+        raise told or error from None
 
 
 def _sentence(error: BaseException | None) -> BatchError | None:
@@ -198,12 +211,27 @@ def _connect(address: str | None) -> None:
     if ray.is_initialized():
         return
     host, _, port = (address or "").rpartition(":")
+    hint = ""
     try:
         if port.isdecimal() and "/" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()  # which Ray itself tries for minutes
+            if "RAY_AUTH_MODE" not in os.environ:  # then Ray shows its token to no host that was named
+                hint = "; where it asks for a token, set RAY_AUTH_MODE=token"
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BatchError(f"no Ray cluster answers at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
+        with contextlib.suppress(ValueError):  # in a thread
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # again: Ray's C++ has put itself before it
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise BatchError(f"no Ray cluster can be joined at {address or 'this machine'}: {str(error).splitlines()[0]}{hint}") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return value
 
 
 def main() -> None:
@@ -217,17 +245,24 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, help="engines, without it as many as the cluster has room for")
     parser.add_argument("--num-cpus", type=float, help="of an engine; without it 1 with a GPU, else those of the smallest node")
     parser.add_argument("--num-gpus", type=float, help="of an engine; without it 1 where the cluster has some")
-    parser.add_argument("--body", type=json.loads, default={},
+    parser.add_argument("--body", type=_object, default={},
                         help="JSON that bodies of Parquet rows have in common: '{\"max_tokens\": 64}'")
     parser.add_argument("--part-size", type=int, default=256, help="requests that an engine takes and answers together")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress display")
     arguments, flags = parser.parse_known_args()
-    logging.disable()  # Ray Data writes of each step, and of our own errors a stack; what a user must know is said below
+    # Ray Data writes of each step, and of our own errors a stack; what a user must know is said below.
+    logging.disable()
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until Ray has its own, which is an exit
     try:
         done = run(**vars(arguments), flags=flags)
     except BatchError as error:
-        sys.exit(f"nanovllm-batch: {error}")
-    except KeyboardInterrupt:
+        print(f"nanovllm-batch: {error}", file=sys.stderr)
+        sys.exit(error.status)
+    except (KeyboardInterrupt, SystemExit):
         print("nanovllm-batch: interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)
-    sys.exit(3 if done["errors"] else 0)
+    if done["errors"]:
+        print(f"nanovllm-batch: {done['errors']} of {done['answers']} answers are errors; {arguments.output} says why", file=sys.stderr)
+        sys.exit(3)

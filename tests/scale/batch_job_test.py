@@ -4,14 +4,20 @@ import decimal
 import json
 import os
 import pathlib
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import uuid
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import nanovllm.batch  # noqa: E402
 import pyarrow  # noqa: E402
+import ray  # noqa: E402
+from nanovllm._batch_engine import placed  # noqa: E402
 from nanovllm._batch_job import BatchError, Output, Plan, read_piece  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 from serve_testing import run_tests  # noqa: E402
@@ -74,6 +80,34 @@ class Columns(FolderTest):
     def test_what_is_no_body_is_left_to_the_engine(self):
         self.assertEqual([line["body"] for line in self.lines(body=pyarrow.array([5, None]))], [5, {}])
         self.assertEqual([line["body"] for line in self.lines(body=pyarrow.array(["prompt", "{oops"]))], ["prompt", "{oops"])
+
+    def test_a_prompt_that_is_null_is_missed_where_prompts_are_taken(self):
+        lines = self.lines(prompt=pyarrow.array(["a", None, None]), body=pyarrow.array([None, None, '{"messages": []}']))
+        self.assertEqual([(line["url"], line["body"]) for line in lines], [
+            ("/v1/completions", {"prompt": "a"}), ("/v1/completions", {}), ("/v1/chat/completions", {"messages": []})])
+
+    def test_columns_that_are_not_read_are_known(self):
+        path = str(self.folder / "in.parquet")
+        parquet.write_table(pyarrow.table({"max_tokens": [3], "prompt": ["a"], "answer": ["b"]}), path)
+        self.assertEqual(Plan(path, 8).ignored, {"answer", "max_tokens"})
+        self.assertEqual(self.refused(prompt=TEXTS, messages=TEXTS), "must have one of the columns messages and prompt, it has both")
+
+    def test_a_relative_input_is_read_from_any_folder(self):
+        (self.folder / "in.jsonl").write_text('{"custom_id": "a"}\n')
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        plans = Plan("in.jsonl", 8), Plan(".", 8)
+        os.chdir("/")
+        for plan in plans:
+            (piece,) = plan.pieces
+            self.assertEqual([lines for _, lines in read_piece(piece, {})], [[b'{"custom_id": "a"}']])
+
+    def test_an_answer_has_its_place_and_no_line_of_its_engine(self):
+        told = (b'{"id":"batch_req_%d","custom_id":null,"response":null,"error":{"code":"invalid_json_line","message":'
+                b'"the line: not valid JSON: parse error at%s column 7: last read: \'at line 3,\'"}}\n')
+        self.assertEqual(placed(told % (5, b" line 6,"), 40), told % (40, b""))
+        text = b'{"id":"batch_req_5","custom_id":"a","response":{"body":"parse error at line 3, column 1"},"error":null}\n'
+        self.assertEqual(placed(text, 6), text.replace(b"req_5", b"req_6"))
 
     def test_what_is_neither_text_nor_json_is_a_sentence(self):
         told = "has among requests 0 to 1 a value that is neither a text nor JSON: "
@@ -210,17 +244,90 @@ class Outputs(FolderTest):
         with self.assertRaisesRegex(BatchError, "is the output of something else"):
             self.open()
         self.assertEqual(os.listdir(self.folder), ["out.jsonl"])
-        for noted in ('{"what": "mine"}\n[1]\n', "mine\n", "[1]\n", '{"what": "mine"}\n{"part": 1}\nhalf'):
+        for noted in ('{"what": "mine"}\n', '{"what": "mine"}\n[1]\n', "mine\n", "[1]\n", '{"what": "mine"}\n{"part": 1}\nhalf'):
             self.job.write_text(noted)
-            with self.assertRaisesRegex(BatchError, "is no list of parts of|is the output of another job"):
+            with self.assertRaisesRegex(BatchError, "is no list of parts of"):
                 self.open()
             self.assertEqual((self.path.read_text(), self.job.read_text()), ("mine\n", noted))
         self.path.unlink()
         self.job.unlink()
         self.write(1)
-        with self.assertRaisesRegex(BatchError, "another job, with another input and model; name"):
+        with self.assertRaisesRegex(BatchError, "another job \\(not the same input and model\\); name"):
             self.open(input="2f", model="n")
         self.assertEqual(self.finished(), [1])
+
+    def test_a_job_without_an_answer_gives_way_to_another(self):
+        for path in (self.path, self.folder / "out.parquet"):
+            with self.subTest(path.name):
+                self.path, self.job = path, pathlib.Path(f"{path}.job")
+                with self.open(model="wrong"):
+                    pass
+                noted = self.job.read_bytes()
+                left = path / "part-000003.parquet" if path.is_dir() else path
+                left.write_text("of a part that is not noted yet\n")
+                with self.assertRaisesRegex(BatchError, "another job \\(not the same model\\); name"):
+                    self.open()
+                self.assertEqual((self.job.read_bytes(), left.read_text()), (noted, "of a part that is not noted yet\n"))
+                if path.is_dir():
+                    left.unlink()
+                else:
+                    os.truncate(left, 0)
+                with self.open():
+                    pass
+                self.assertEqual(json.loads(self.job.read_text()), self.JOB)
+                self.job.write_text("")  # where it was killed in between
+                with self.open(model="third"):
+                    pass
+                self.assertEqual(json.loads(self.job.read_text()), {**self.JOB, "model": "third"})
+
+
+class Commands(FolderTest):
+    def told(self, *arguments, status, source="in.jsonl"):
+        """On stderr, by a command that needs no cluster."""
+        done = subprocess.run([sys.executable, "-c", "from nanovllm.batch import main; main()", source, *arguments, "--model", "m",
+                               "--ray-address", "127.0.0.1:1"], cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+        return done.stderr.removeprefix("nanovllm-batch: ")
+
+    def test_wrong_usage_has_status_2(self):
+        (self.folder / "in.jsonl").write_text("{}\n")
+        self.assertRegex(self.told("out.txt", status=2), r"^out.txt must end in .*\n$")
+        self.assertEqual(self.told("out.jsonl", "--concurrency", "0", status=2), "the concurrency must be at least 1, got 0\n")
+        self.assertEqual(self.told("out.jsonl", "--part-size", "0", status=2), "the part size must be at least 1, got 0\n")
+        self.assertEqual(self.told("out.jsonl", "--body", '{"n": 1}', status=2),
+                         "body is for rows of Parquet, and in.jsonl has JSON lines; what their bodies have in common stands in each\n")
+        for body in ("{bad", "[1]"):
+            self.assertIn(f"argument --body: must be a JSON object, got {body}\n", self.told("out.jsonl", "--body", body, status=2))
+        self.assertEqual(os.listdir(self.folder), ["in.jsonl"])
+        self.assertIn("there is no such file", self.told("out.jsonl", status=1, source="nothing.jsonl"))
+
+    def test_where_nothing_is_to_do_a_line_says_so(self):
+        (self.folder / "in.jsonl").write_text("\n")
+        self.assertEqual(self.told("out.jsonl", status=0), "nothing to do: in.jsonl has no requests\n")
+        self.assertEqual(self.told("out.jsonl", "-q", status=0), "")
+        (self.folder / "in.jsonl").write_text("{}\n")
+        job = {"input": Plan(str(self.folder / "in.jsonl"), 256).digest, "model": "m", "flags": [], "body": {}, "part size": 256}
+        with Output(str(self.folder / "done.jsonl"), job) as output:
+            output.write(0, b'{"error":{}}\n')
+        self.assertEqual(self.told("done.jsonl", status=3), "nothing to do: all requests of in.jsonl are answered\n"
+                         "nanovllm-batch: 1 of 1 answers are errors; done.jsonl says why\n")
+
+    def test_columns_that_are_not_read_are_named(self):
+        parquet.write_table(pyarrow.table({"max_tokens": pyarrow.array([], pyarrow.int32()), "prompt": pyarrow.array([], pyarrow.string())}),
+                            self.folder / "in.parquet")
+        self.assertEqual(self.told("out.jsonl", "-q", status=0, source="in.parquet"),
+                         "not read of in.parquet: max_tokens; fields of a body stand in the column body\n")
+
+    def test_a_cluster_that_may_want_a_token(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            for mode, hint in (({}, "; where it asks for a token, set RAY_AUTH_MODE=token"), ({"RAY_AUTH_MODE": "token"}, "")):
+                environment = {key: value for key, value in os.environ.items() if key != "RAY_AUTH_MODE"}
+                with (self.subTest(mode), unittest.mock.patch.dict(os.environ, {**environment, **mode}, clear=True),
+                      unittest.mock.patch.object(ray, "init", side_effect=ConnectionError("Failed to connect\nmore")),
+                      self.assertRaises(BatchError) as caught):
+                    nanovllm.batch._connect(address)
+                self.assertEqual(str(caught.exception), f"no Ray cluster can be joined at {address}: Failed to connect{hint}")
 
 
 if __name__ == "__main__":

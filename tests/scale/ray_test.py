@@ -167,6 +167,17 @@ class Deaths(RayTest):
         self.assertEqual(self.run_here(), {"answers": 100, "errors": 0})  # there is nothing left to do
         self.assertEqual(self.output.read_bytes(), before)
 
+    def test_a_job_that_is_told_to_end_says_how_it_goes_on(self):
+        self.write(100)
+        command = [os.path.relpath(word, self.folder) if word in (self.source, self.output) else word for word in self.command()]
+        with subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True) as first:  # nodes run elsewhere
+            self.wait_for_answers(8)
+            first.terminate()
+            told = first.stderr.read()
+        self.assertEqual(first.returncode, 130, told)
+        self.assertTrue(told.endswith("nanovllm-batch: interrupted; the same command goes on\n"), told)
+        self.assertNotIn("SIGTERM received", told)  # by Ray, and its stack
+
     def test_a_full_disk_loses_nothing(self):
         self.write(48)
         most, (_, highest) = 16000, resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -221,9 +232,9 @@ class BadInput(RayTest):
         self.write(request(i, max_tokens=3) for i in range(4))
         self.run_here(concurrency=1)
         before = self.output.read_bytes()
-        self.assertIn("another job, with another flags; name another output, or take it and", self.refused(flags=[*FLAGS, "--seed=1"]))
+        self.assertIn("another job (not the same flags); name another output, or take it and", self.refused(flags=[*FLAGS, "--seed=1"]))
         self.write(request(i, max_tokens=3) for i in range(5))
-        self.assertIn("another job, with another input; name another output", self.refused())
+        self.assertIn("another job (not the same input); name another output", self.refused())
         self.assertEqual(self.output.read_bytes(), before)
 
     def test_outputs_that_can_not_be(self):
@@ -256,8 +267,9 @@ class BadInput(RayTest):
         self.assertIn("has the 2 CPU that", self.refused(num_cpus=2))
 
     def test_a_model_that_a_node_can_not_open(self):
-        self.write([request(0)])
+        self.write([request(0, max_tokens=3)])
         self.assertRegex(self.refused(model="/nowhere/model"), r"^on node [0-9a-f]{56} \([\d.]+\): /nowhere/model.*$")
+        self.assertEqual(self.run_here(), {"answers": 1, "errors": 0})  # what failed left nothing to take away
 
     def test_numbers_that_make_no_sense(self):
         self.write([request(0)])
@@ -284,13 +296,13 @@ class BadInput(RayTest):
     def test_without_ray_the_extra_is_named(self):
         program = "import sys; sys.modules['ray'] = None; from nanovllm.batch import main; main()"
         done = subprocess.run([sys.executable, "-c", program, "a", "b.jsonl", "--model", "m"], capture_output=True, text=True, timeout=60)
-        self.assertEqual((done.returncode, done.stderr), (1, 'nanovllm-batch: the package ray is missing; pip install "nanovllm[ray]" brings it\n'))
+        self.assertEqual((done.returncode, done.stderr), (1, "nanovllm-batch: the package ray is missing; the extra ray brings it: pip install '.[ray]' in nanovllm's folder\n"))
 
     def test_no_cluster(self):
         self.write([request(0)])
         done = subprocess.run([*self.command(), "--ray-address", "127.0.0.1:1"], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("nanovllm-batch: no Ray cluster answers at 127.0.0.1:1", done.stderr)
+        self.assertIn("nanovllm-batch: no Ray cluster can be joined at 127.0.0.1:1: [Errno 111] Connection refused\n", done.stderr)
 
 
 if __name__ == "__main__":
