@@ -88,24 +88,8 @@ def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int)
         compute=ray.data.TaskPoolStrategy(2 + num_engines // 8))
 
 
-def _places(num_cpus: float, num_gpus: float) -> int:
-    """How many engines the cluster has room for."""
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    asked = {name: amount for name, amount in (("CPU", num_cpus), ("GPU", num_gpus)) if amount}
-    if not asked:
-        return len(nodes)
-    room = sum(int(min(node.get(name, 0) / amount for name, amount in asked.items())) for node in nodes)
-    if room == 0:
-        has = "; ".join(f"{node.get('CPU', 0):g} CPU and {node.get('GPU', 0):g} GPU" for node in nodes)
-        wanted = " and ".join(f"{amount:g} {name}" for name, amount in asked.items())
-        raise BatchError(f"no node of the cluster has the {wanted} that an engine asks for; its nodes have {has}")
-    return room
-
-
-def _resources(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, list[str]]:
-    """What an engine asks for: a GPU where there are some, else the CPUs of the smallest node; and flags for that."""
+def _room(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, int]:
+    """What an engine asks for, a GPU where there are some, else the CPUs of the smallest node; and for how many there is room."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -113,7 +97,13 @@ def _resources(num_cpus: float | None, num_gpus: float | None) -> tuple[float, f
         num_gpus = 1 if any(node.get("GPU") for node in nodes) else 0
     if num_cpus is None:
         num_cpus = 1 if num_gpus else min((node["CPU"] for node in nodes if node.get("CPU")), default=1)
-    return num_cpus, num_gpus, [] if num_gpus else [f"--num-threads={max(1, int(num_cpus))}"]
+    asked = {name: amount for name, amount in (("CPU", num_cpus), ("GPU", num_gpus)) if amount}
+    room = sum(int(min((node.get(name, 0) / amount for name, amount in asked.items()), default=1)) for node in nodes)
+    if room == 0:
+        has = "; ".join(f"{node.get('CPU', 0):g} CPU and {node.get('GPU', 0):g} GPU" for node in nodes)
+        wanted = " and ".join(f"{amount:g} {name}" for name, amount in asked.items())
+        raise BatchError(f"no node of the cluster has the {wanted} that an engine asks for; its nodes have {has}")
+    return num_cpus, num_gpus, room
 
 
 def _answer(pieces: Sequence[Piece], output: Output, body: Mapping[str, Any], arguments: Sequence[str], num_engines: int,
@@ -176,9 +166,10 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
             pieces = plan.without(written.finished)
             if pieces:
                 _connect(ray_address)
-                cpus, gpus, threads = _resources(num_cpus, num_gpus)
-                num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
-                arguments = ["--model", os.fspath(model), *threads, *flags]  # of a flag twice the last one holds
+                cpus, gpus, room = _room(num_cpus, num_gpus)
+                num_engines = min(concurrency or room, room, sum(len(piece.parts) for piece in pieces))
+                threads = [] if gpus else [f"--num-threads={max(1, int(cpus))}"]  # of a flag twice the last one holds
+                arguments = ["--model", os.fspath(model), *threads, *flags]
                 with tqdm(total=plan.num_requests, initial=written.num_answers, unit="request", disable=quiet) as progress:
                     _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
             elif not quiet:

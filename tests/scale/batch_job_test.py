@@ -318,6 +318,13 @@ class Commands(FolderTest):
         self.assertEqual(self.told("out.jsonl", "-q", status=0, source="in.parquet"),
                          "not read of in.parquet: max_tokens; fields of a body stand in the column body\n")
 
+    def test_what_engines_ask_for_and_how_many_have_room(self):
+        for nodes, asked, found in (([{"CPU": 4}, {"CPU": 2}], (None, None), (2, 0, 3)), ([{"CPU": 4, "GPU": 2}, {"CPU": 2}], (None, None), (1, 1, 2)),
+                                    ([{"CPU": 4}, {}], (0, 0), (0, 0, 2)), ([{"CPU": 4}, {"CPU": 3}], (1.5, None), (1.5, 0, 4))):
+            alive = [{"Alive": True, "Resources": node} for node in nodes]
+            with self.subTest(nodes), unittest.mock.patch.object(ray, "nodes", return_value=[*alive, {"Alive": False, "Resources": {"CPU": 9}}]):
+                self.assertEqual(nanovllm.batch._room(*asked), found)
+
     def test_a_cluster_that_may_want_a_token(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
