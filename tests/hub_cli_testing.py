@@ -1,4 +1,5 @@
 """What the tests of models by name share: the real binary with a hub and a home of its own."""
+import contextlib
 import os
 import pathlib
 import random
@@ -55,7 +56,11 @@ class HubTest(CliTest):
 
     def blobs(self, name="Own/Demo"):
         folder = self.cache / ("models--" + name.replace("/", "--")) / "blobs"
-        return {path.name: path.stat().st_size for path in folder.iterdir()} if folder.exists() else {}
+        sizes = {}
+        for path in folder.iterdir() if folder.exists() else ():
+            with contextlib.suppress(FileNotFoundError):  # a pull may rename it meanwhile
+                sizes[path.name] = path.stat().st_size
+        return sizes
 
     def wait_until(self, holds, seconds=30):
         deadline = time.monotonic() + seconds
