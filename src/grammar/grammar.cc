@@ -242,10 +242,11 @@ auto at_low_priority(const Work& work) {
 
 }  // namespace
 
-std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
+std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, std::string_view what,
+                                                        const Build& build) const {
   if (auto grammar = known_->find(key); grammar || !compiles_) return grammar;
   try {
-    auto made = at_low_priority([&] { return make(build); });
+    auto made = at_low_priority([&] { return make(what, build); });
     known_->add(std::move(key), made);
     return made;
   } catch (const Error& error) {
@@ -254,12 +255,13 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const B
   }
 }
 
-std::shared_ptr<const Grammar> GrammarCompiler::make(const Build& build) const {
+std::shared_ptr<const Grammar> GrammarCompiler::make(std::string_view what,
+                                                     const Build& build) const {
   auto syntax = std::make_unique<grammar::Syntax>();
   std::vector<std::string> notes;
   const grammar::NodeId start = syntax->finish(build(*syntax, notes));
   if (start == syntax->never()) {
-    throw_error(ErrorCode::kInvalidArgument, "the grammar can't be satisfied: no text fits it");
+    throw_error(ErrorCode::kInvalidArgument, "{} can't be satisfied: no text fits it", what);
   }
   std::shared_ptr<const Grammar> made(new Grammar(std::make_unique<grammar::Parts>(
       std::move(syntax), start, index(), masks_, std::move(notes))));
@@ -293,7 +295,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::json_schema(
   if (options.whitespace_pattern) {
     check_size("whitespace_pattern", options.whitespace_pattern->size());
   }
-  return compile("json " + key_of(options, schema),
+  return compile("json " + key_of(options, schema), "the JSON schema",
                  [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
                    return grammar::compile_json_schema(schema, options, syntax, notes);
                  });
@@ -306,9 +308,9 @@ std::shared_ptr<const Grammar> GrammarCompiler::json_object(
 
 std::shared_ptr<const Grammar> GrammarCompiler::regex(std::string_view pattern) const {
   check_size("the regular expression", pattern.size());
-  return compile("regex " + std::string(pattern), [&](grammar::Syntax& syntax, auto&) {
-    return grammar::compile_regex(pattern, syntax);
-  });
+  return compile(
+      "regex " + std::string(pattern), "the regular expression",
+      [&](grammar::Syntax& syntax, auto&) { return grammar::compile_regex(pattern, syntax); });
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::choice(
@@ -316,7 +318,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::choice(
   std::string key = "choice";
   for (const std::string& text : texts) key += fmt::format(" {}:{}", text.size(), text);
   check_size("choice", key.size());
-  return compile(std::move(key), [&](grammar::Syntax& syntax, auto&) {
+  return compile(std::move(key), "choice", [&](grammar::Syntax& syntax, auto&) {
     if (texts.empty()) {
       throw_error(ErrorCode::kInvalidArgument,
                   "choice is an empty list; expected one text or more to choose from");
@@ -327,14 +329,14 @@ std::shared_ptr<const Grammar> GrammarCompiler::choice(
 
 std::shared_ptr<const Grammar> GrammarCompiler::gbnf(std::string_view text) const {
   check_size("the grammar", text.size());
-  return compile("gbnf " + std::string(text), [&](grammar::Syntax& syntax, auto&) {
+  return compile("gbnf " + std::string(text), "the grammar", [&](grammar::Syntax& syntax, auto&) {
     return grammar::compile_gbnf(text, syntax);
   });
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::structural_tag(
     std::string_view json, const JsonSchemaOptions& options) const {
-  return compile("tag " + key_of(options, json),
+  return compile("tag " + key_of(options, json), "the structural tag",
                  [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
                    return grammar::compile_structural_tag(json, options, tokens(), syntax, notes);
                  });

@@ -122,8 +122,10 @@ class GrammarCompiler {
 
  private:
   using Build = std::function<uint32_t(grammar::Syntax&, std::vector<std::string>& notes)>;
-  std::shared_ptr<const Grammar> compile(std::string key, const Build& build) const;
-  std::shared_ptr<const Grammar> make(const Build& build) const;
+  // `what` is what errors call it.
+  std::shared_ptr<const Grammar> compile(std::string key, std::string_view what,
+                                         const Build& build) const;
+  std::shared_ptr<const Grammar> make(std::string_view what, const Build& build) const;
   struct Known;
 
   const std::shared_ptr<const grammar::TokenIndex>& index() const;

@@ -16,6 +16,8 @@ constexpr int kMaxReferences = 500;    // one after the other
 constexpr size_t kMaxTerms = 2000;     // that speak of one value
 constexpr size_t kStepsOfMerge = 20;
 constexpr uint32_t kMaxBlanks = 64;  // behind a newline
+constexpr size_t kManyParts = 64;    // of a sequence, which is shared where it comes again
+constexpr size_t kMaxConflicts = 4;  // places that a message names
 
 }  // namespace
 
@@ -45,8 +47,11 @@ SchemaCompiler::SchemaCompiler(const SchemaDocument& document, const JsonSchemaO
   const NodeId blank = syntax_.literal(" ");
   NodeId behind_mark;
   if (options_.whitespace_pattern) {
-    space_ = behind_mark =
-        compile_regex(*options_.whitespace_pattern, syntax_, {.where = "whitespace_pattern"});
+    const CharRanges blanks = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+    space_ = behind_mark = compile_regex(*options_.whitespace_pattern, syntax_,
+                                         {.where = "whitespace_pattern",
+                                          .only = &blanks,
+                                          .without = "has a part that is no white space of JSON"});
   } else if (options_.disable_any_whitespace) {
     space_ = syntax_.empty();
     behind_mark = syntax_.optional(blank);
@@ -63,7 +68,7 @@ SchemaCompiler::SchemaCompiler(const SchemaDocument& document, const JsonSchemaO
 NodeId SchemaCompiler::compile() {
   const NodeId start = value_of(document_.schema(document_.root()));
   define_waiting();
-  return start;
+  return satisfied(start);
 }
 
 void SchemaCompiler::define_waiting() {
@@ -71,6 +76,68 @@ void SchemaCompiler::define_waiting() {
     const size_t place = waiting_.front();
     if (known_[place].node == kUnbounded) value(Terms(known_[place].terms));
   }
+}
+
+NodeId SchemaCompiler::none(const Terms& flat, const char* what,
+                            std::initializer_list<const char*> keywords) {
+  conflict_ = {.what = what, .parts = {}, .required = {}};
+  for (const Term term : flat) {
+    for (const char* keyword : keywords) {
+      if (term.schema->contains(keyword)) conflict_.parts.emplace_back(term.schema, keyword);
+    }
+  }
+  if (conflict_.parts.empty()) conflict_.parts.emplace_back(&owner(flat), nullptr);
+  return syntax_.never();
+}
+
+// Throws where the whole schema can't be satisfied.
+NodeId SchemaCompiler::satisfied(NodeId start) const {
+  if (start != syntax_.never()) return start;
+  std::vector<std::string> places;
+  for (const auto& [schema, keyword] : conflict_.parts) {
+    std::string place = document_.path(*schema);
+    if (keyword != nullptr) place += fmt::format("/{}", keyword);
+    if (schema->is_boolean()) place += place.empty() ? "false" : ", which is false";
+    places.push_back(place.empty() ? "it" : place);
+  }
+  const size_t num_more = places.size() - std::min(places.size(), kMaxConflicts);
+  places.resize(places.size() - num_more);
+  if (num_more > 0) places.push_back(fmt::format("{} more", num_more));
+  std::string last = places.back();
+  places.pop_back();
+  if (!places.empty()) last = fmt::format("{} and {}", fmt::join(places, ", "), last);
+  const std::string& name = conflict_.required;
+  throw_error(
+      ErrorCode::kInvalidArgument, "the JSON schema can't be satisfied: {}no {} fits {}{}",
+      name.empty() ? "" : fmt::format("the property \"{}\" is required, and ", printable(name)),
+      conflict_.what, last,
+      conflict_.is_last_branch ? ", and other branches can't be satisfied either" : "");
+}
+
+// What the schema names where it is nothing but a name: so that is compiled once.
+SchemaCompiler::Term SchemaCompiler::named(Term term) {
+  while (term.done == 0 && term.schema->is_object() && term.schema->size() == 1 &&
+         term.schema->contains("$ref")) {
+    refuse_cycles(*term.schema, 0);
+    term.schema = &document_.resolve(*term.schema);
+  }
+  return term;
+}
+
+bool SchemaCompiler::is_long(NodeId node) const {
+  size_t num_parts = 1;
+  for (; num_parts < kManyParts && syntax_.node(node).kind == Node::Kind::kSequence; ++num_parts) {
+    node = syntax_.node(node).second;
+  }
+  return num_parts == kManyParts;
+}
+
+// A sequence is copied with what stands behind it. One that comes again becomes a rule, lest what
+// is named twice on each level doubles there.
+NodeId SchemaCompiler::known_value(Known& known) {
+  if (known.node == syntax_.never()) conflict_ = known.conflict;
+  if (!known.rule && is_long(known.node)) syntax_.define(rule_of(known), known.node);
+  return known.rule ? syntax_.rule(*known.rule) : known.node;
 }
 
 RuleId SchemaCompiler::rule_of(Known& known) {
@@ -95,23 +162,25 @@ void SchemaCompiler::count_merge(const Terms& terms) {
   count_steps(owner(terms), kStepsOfMerge);
   if (++num_merges_ > kMaxMerges) {
     throw_error(ErrorCode::kUnsupported,
-                "the JSON schema's allOf, anyOf, oneOf and $ref have more than {} combinations, "
-                "which is not supported; make it simpler",
-                kMaxMerges);
+                "{}: up to here the schema's allOf, anyOf, oneOf and $ref have more than {} "
+                "combinations, which is not supported; make it simpler",
+                document_.where(owner(terms)), kMaxMerges);
   }
 }
 
 NodeId SchemaCompiler::value(const Terms& terms) {
-  Terms key = terms;
+  Terms its = terms;
+  for (Term& term : its) term = named(term);
+  Terms key = its;
   std::sort(key.begin(), key.end());
   key.erase(std::unique(key.begin(), key.end()), key.end());
   const auto [found, is_new] = places_.try_emplace(std::move(key), known_.size());
   const size_t place = found->second;
   if (is_new) {
-    known_.push_back({.rule = {}, .terms = terms});
+    known_.push_back({.rule = {}, .terms = std::move(its), .conflict = {}});
     count_merge(terms);
   } else if (known_[place].node != kUnbounded) {
-    return known_[place].rule ? syntax_.rule(*known_[place].rule) : known_[place].node;
+    return known_value(known_[place]);
   } else if (depth_ > 0) {
     return syntax_.rule(rule_of(known_[place]));  // it is being compiled, or waits
   }
@@ -124,6 +193,7 @@ NodeId SchemaCompiler::value(const Terms& terms) {
   --depth_;
   Known& known = known_[place];
   known.node = node;
+  if (node == syntax_.never()) known.conflict = conflict_;
   if (!known.rule) return node;
   syntax_.define(*known.rule, node);
   return syntax_.rule(*known.rule);
@@ -158,7 +228,10 @@ bool SchemaCompiler::flatten(Term term, Terms& flat) {
   const Json& schema = document_.schema(*term.schema);
   // Each keyword is looked for, and so are the terms that are there.
   count_steps(schema, 1 + schema.size() / 2 + flat.size() / 64);
-  if (schema.is_boolean()) return schema.get<bool>();
+  if (schema.is_boolean()) {
+    if (!schema.get<bool>()) conflict_ = {.parts = {{&schema, nullptr}}, .required = {}};
+    return schema.get<bool>();
+  }
   const bool is_expanded = (term.done & kParts) != 0;
   term.done |= kParts;
   const auto is_there = [&] { return std::ranges::find(flat, term) != flat.end(); };
@@ -192,7 +265,7 @@ bool SchemaCompiler::flatten(Term term, Terms& flat) {
   return can_hold;
 }
 
-NodeId SchemaCompiler::build(const Terms& terms) {
+NodeId SchemaCompiler::build(const Terms& terms) try {
   Terms flat;
   for (const Term term : terms) {
     refuse_cycles(*term.schema, 0);
@@ -203,7 +276,14 @@ NodeId SchemaCompiler::build(const Terms& terms) {
   std::vector<NodeId> nodes;
   nodes.reserve(ways.size());
   for (const Terms& way : ways) nodes.push_back(value(way));
-  return syntax_.choice(nodes);
+  const NodeId node = syntax_.choice(nodes);
+  if (node == syntax_.never() && ways.size() > 1) conflict_.is_last_branch = true;
+  return node;
+} catch (const TooManyRules&) {
+  throw_error(ErrorCode::kInvalidArgument,
+              "{}: up to here the schema needs more than {} MiB of rules; name large parts less "
+              "often, or make them simpler",
+              document_.where(owner(terms)), kMaxSyntaxBytes >> 20);
 }
 
 // What the first anyOf or oneOf leaves; none: there is neither.
@@ -303,15 +383,30 @@ void SchemaCompiler::refuse_unsupported(const Json& schema, uint8_t types) const
 
 NodeId SchemaCompiler::typed(const Terms& flat, uint8_t types) {
   for (const Term term : flat) refuse_unsupported(*term.schema, types);
-  if (const auto texts = listed(flat, types)) return *texts;
+  if (types == 0) return none(flat, "type", {"type"});
+  if (const auto texts = listed(flat, types)) {
+    if (*texts != syntax_.never()) return *texts;
+    return none(flat, "value",
+                {"type", "enum", "const", "minimum", "maximum", "exclusiveMinimum",
+                 "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format"});
+  }
   std::vector<NodeId> ways;
   if ((types & kNull) != 0) ways.push_back(syntax_.literal("null"));
   if ((types & kBoolean) != 0) {
     ways.push_back(syntax_.literal("true"));
     ways.push_back(syntax_.literal("false"));
   }
-  if ((types & (kInteger | kNumber)) != 0) ways.push_back(number(flat, (types & kNumber) == 0));
-  if ((types & kString) != 0) ways.push_back(string(flat));
+  if ((types & (kInteger | kNumber)) != 0) {
+    ways.push_back(number(flat, (types & kNumber) == 0));
+    if (ways.back() == syntax_.never()) {
+      none(flat, "number of up to 32 digits before and behind the point",
+           {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
+    }
+  }
+  if ((types & kString) != 0) {
+    ways.push_back(string(flat));
+    if (ways.back() == syntax_.never()) no_string(flat);
+  }
   if ((types & kArray) != 0) ways.push_back(array(flat));
   if ((types & kObject) != 0) ways.push_back(object(flat));
   return syntax_.choice(ways);

@@ -44,7 +44,7 @@ TEST(JsonSchema, Types) {
       },
       compile_schema);
   EXPECT_EQ(message_of([] { compile_schema(R"({"type": []})"); }),
-            "the grammar can't be satisfied: no text fits it");
+            "the JSON schema can't be satisfied: no type fits /type");
 }
 
 TEST(JsonSchema, Objects) {
@@ -95,6 +95,121 @@ TEST(JsonSchema, Objects) {
       compile_schema);
 }
 
+// Who reads an object takes a key that comes twice for one member.
+TEST(JsonSchema, FewKeysDoNotComeTwiceToBeEnough) {
+  const std::string closed = R"("type": "object", "additionalProperties": false, )";
+  check_cases(
+      {
+          {R"({"type": "object", "propertyNames": {"enum": ["b", "a", "c"]}, "minProperties": 2})",
+           {R"({"b": 1, "a": 2})", R"({"a": 1, "c": 2})", R"({"b": 1, "a": 2, "c": 3})"},
+           {R"({"a": 1})", R"({"a": 1, "a": 2})", R"({"b": 1, "c": 2, "c": 3})"}},
+          {"{" + closed +
+               R"("patternProperties": {"^[ab]$": {"type": "null"}, "^é\\\\$": {"type": "integer"}},
+             "properties": {"z": {}}, "minProperties": 3})",
+           {R"({"z": 1, "a": null, "b": null})", R"({"a": null, "b": null, "é\\": 1})"},
+           {R"({"a": null, "b": null})", R"({"z": 1, "a": null, "a": null})",
+            R"({"z": 1, "a": 1, "b": null})"}},
+          // One more than is required can be no other's repetition; nor is there a bound to reach.
+          {"{" + closed + R"("patternProperties": {"^[ab]$": {}}, "minProperties": 1})",
+           {R"({"b": 1, "a": 2})"},
+           {"{}"}},
+          {"{" + closed + R"("patternProperties": {"^[ab]$": {}}, "maxProperties": 2})",
+           {R"({"b": 1, "a": 2})", "{}"},
+           {R"({"a": 1, "b": 2, "a": 3})"}},
+          {R"({"type": "object", "minProperties": 2})", {R"({"b": 1, "a": 2})"}, {R"({"a": 1})"}},
+          {"{" + closed + R"("patternProperties": {"^[a-z]{2,}$": {}}, "minProperties": 2})",
+           {R"({"fr": 1, "de": 2})"},
+           {R"({"de": 1})"}},
+      },
+      compile_schema);
+  const std::string refused = "the JSON schema can't be satisfied: no object fits /minProperties, ";
+  EXPECT_EQ(message_of([] {
+              compile_schema(R"({"type": "object", "propertyNames": {"pattern": "^c$"},
+                "additionalProperties": {"type": "boolean"}, "minProperties": 2})");
+            }),
+            refused + "/additionalProperties and /propertyNames");
+  EXPECT_EQ(
+      message_of([&] {
+        compile_schema("{" + closed + R"("patternProperties": {"^c$": {}}, "minProperties": 2})");
+      }),
+      refused + "/patternProperties and /additionalProperties");
+}
+
+TEST(JsonSchema, SaysWhatCanNotBeSatisfied) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"enum": []})", "no value fits /enum"},
+      {R"({"type": "object", "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}},
+           "required": ["a"]})",
+       "the property \"a\" is required, and no number of up to 32 digits before and behind the "
+       "point fits /properties/a/minimum and /properties/a/maximum"},
+      {R"({"type": "object", "properties": {"a": {}}, "required": ["b"],
+           "additionalProperties": false})",
+       "the property \"b\" is required, and no value fits /additionalProperties, which is false"},
+      {R"({"allOf": [{"const": 1}, {"const": 2}]})",
+       "no value fits /allOf/0/const and /allOf/1/const"},
+      {R"({"allOf": [{"type": "string"}, {"type": "null"}]})",
+       "no type fits /allOf/0/type and /allOf/1/type"},
+      {R"({"type": "array", "items": {"anyOf": [false, {"type": "string", "minLength": 3,
+           "maxLength": 2}]}, "minItems": 1})",
+       "no string fits /items/anyOf/1/minLength and /items/anyOf/1/maxLength, and other branches "
+       "can't be satisfied either"},
+      {R"({"type": "array", "minItems": 3, "maxItems": 2})",
+       "no list fits /minItems and /maxItems"},
+      {R"({"type": "object", "required": ["a", "b"], "maxProperties": 1})",
+       "no object fits /required and /maxProperties"},
+      {R"({"type": "object", "propertyNames": {"pattern": "^x"}, "required": ["a"]})",
+       "the property \"a\" is required, and no key fits /propertyNames"},
+      {R"({"type": "array", "prefixItems": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}],
+           "minItems": 2, "$defs": {"a": {"type": []}}})",
+       "no type fits /$defs/a/type"},
+      {R"({"allOf": [{"enum": [1]}, {"enum": [2]}, {"enum": [3]}, {"enum": [4]}, {"enum": [5]},
+           {"enum": [6]}]})",
+       "no value fits /allOf/0/enum, /allOf/1/enum, /allOf/2/enum, /allOf/3/enum and 2 more"},
+  };
+  for (const auto& [schema, what] : cases) {
+    EXPECT_EQ(message_of([&] { compile_schema(schema); }),
+              std::string("the JSON schema can't be satisfied: ") + what)
+        << schema;
+  }
+}
+
+// Each level names the next one twice.
+TEST(JsonSchema, WhatIsNamedTwiceIsCompiledOnce) {
+  const auto schema_of = [](int levels, const char* more) {
+    std::string schema = R"({"$ref": "#/$defs/d0", "$defs": {)";
+    for (int i = 0; i < levels; ++i) {
+      const std::string next = fmt::format(R"({{"$ref": "#/$defs/d{}"{}}})", i + 1, more);
+      schema += fmt::format(
+          R"("d{}": {{"type": "object", "properties": {{"x": {}, "y": {}}}, "required": ["x", "y"],
+             "additionalProperties": false}}, )",
+          i, next, next);
+    }
+    return schema + fmt::format(R"("d{}": {{"type": "integer"}}}}}})", levels);
+  };
+  for (const char* more : {"", R"(, "title": "next")"}) {
+    const auto grammar = compile_schema(schema_of(2, more));
+    EXPECT_TRUE(accepts(*grammar, R"({"x": {"x": 1, "y": 2}, "y": {"x": 3, "y": 4}})"));
+    EXPECT_FALSE(accepts(*grammar, R"({"x": {"x": 1, "y": 2}, "y": {"x": 3}})"));
+    EXPECT_LT(compile_schema(schema_of(40, more))->bytes(), 4u << 20) << more;
+  }
+}
+
+TEST(JsonSchema, SaysWhereThereAreTooManyRules) {
+  std::string members = R"("a": {"type": "integer"})";
+  for (int i = 0; i < 60; ++i) {
+    members +=
+        fmt::format(R"(, "p{}": {{"type": "object", "maxProperties": 20, "properties": {{)", i);
+    for (int j = 0; j < 200; ++j) {
+      members += fmt::format(R"({}"q{}_{}": {{"type": "integer", "minimum": {}}})",
+                             j > 0 ? "," : "", i, j, i * 200 + j);
+    }
+    members += "}}";
+  }
+  const std::string message =
+      message_of([&] { compile_schema(R"({"properties": {)" + members + "}}"); });
+  EXPECT_TRUE(message.starts_with("JSON schema at /properties/p")) << message;
+}
+
 TEST(JsonSchema, Lists) {
   check_cases(
       {
@@ -143,14 +258,14 @@ TEST(JsonSchema, Strings) {
            {"\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"", "\"2023-1-1\"",
             "\"0000-01-01\"", "\"0000-02-29\""}},
           {R"({"type": "string", "format": "time"})",
-           {"\"12:00:00Z\"", "\"23:59:59.123+02:00\""},
-           {"\"24:00:00Z\"", "\"12:00:00\""}},
+           {"\"12:00:00Z\"", "\"23:59:59.123+02:00\"", "\"12:00:00.123456789Z\""},
+           {"\"24:00:00Z\"", "\"12:00:00\"", "\"12:00:00.1234567890Z\""}},
           {R"({"type": "string", "format": "date-time"})",
            {"\"2024-02-29T12:00:00Z\""},
            {"\"2024-02-29 12:00:00Z\"", "\"2024-02-30T12:00:00Z\""}},
           {R"({"type": "string", "format": "duration"})",
-           {"\"P1Y2M3DT4H5M6S\"", "\"P4W\"", "\"PT5M\""},
-           {"\"P\"", "\"PT\"", "\"1Y\"", "\"P1YT\""}},
+           {"\"P1Y2M3DT4H5M6S\"", "\"P4W\"", "\"PT5M\"", "\"P999999D\"", "\"PT999999999S\""},
+           {"\"P\"", "\"PT\"", "\"1Y\"", "\"P1YT\"", "\"P1000000D\"", "\"PT1000000000S\""}},
           {R"({"type": "string", "format": "email"})",
            {"\"a.b+c@example.org\""},
            {"\"a\"", "\"@b\"", "\"a..b@c\"", "\"a@-b\""}},
@@ -174,7 +289,7 @@ TEST(JsonSchema, Strings) {
       compile_schema);
   EXPECT_EQ(
       message_of([] { compile_schema(R"({"type": "string", "format": "date", "maxLength": 9})"); }),
-      "the grammar can't be satisfied: no text fits it");
+      "the JSON schema can't be satisfied: no string fits /maxLength and /format");
   const auto noted = compile_schema(R"({"type": "string", "format": "color"})");
   ASSERT_EQ(noted->notes().size(), 1u);
   EXPECT_EQ(noted->notes()[0], "JSON schema: the format \"color\" is not enforced");
@@ -259,8 +374,11 @@ TEST(JsonSchema, Numbers) {
            {"18446744073709551613"}},
       },
       compile_schema);
-  EXPECT_EQ(message_of([] { compile_schema(R"({"type": "number", "minimum": 3, "maximum": 2})"); }),
-            "the grammar can't be satisfied: no text fits it");
+  EXPECT_EQ(
+      message_of([] { compile_schema(R"({"type": "number", "minimum": 3, "maximum": 2})"); }),
+      "the JSON schema can't be satisfied: no number of up to 32 digits before and behind the "
+      "point fits /minimum and /maximum");
+  EXPECT_EQ(message_of([] { compile_schema(R"({"minimum": 1e-300, "type": "number"})"); }), "");
 }
 
 TEST(JsonSchema, ListsOfValues) {
@@ -383,9 +501,9 @@ TEST(JsonSchema, RefusesWithThePath) {
       {R"({"properties": {"a": {"enum": [1, 123456789012345678901234567890]}}})",
        "the JSON schema: the number 123456789012345678901234567890 at /properties/a/enum/1 can't "
        "be held exactly; use fewer digits"},
-      {"false", "the grammar can't be satisfied: no text fits it"},
+      {"false", "the JSON schema can't be satisfied: no value fits false"},
       {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
-       "the grammar can't be satisfied: no text fits it"},
+       "the JSON schema can't be satisfied: no text fits it"},
   };
   for (const auto& [schema, message] : cases) {
     EXPECT_EQ(message_of([&] { compile_schema(schema); }), message) << schema;
@@ -441,10 +559,13 @@ TEST(JsonSchema, OptionsSayWhatStandsBetweenTokens) {
   EXPECT_FALSE(accepts(*tight, R"({ "a": 1})"));
   EXPECT_FALSE(accepts(*tight, "{\n\"a\": 1}"));
   options = {};
-  options.whitespace_pattern = "x*";
+  options.whitespace_pattern = "\\s*";
   const auto odd = demo_compiler().json_schema(schema, options);
-  EXPECT_TRUE(accepts(*odd, R"({xx"a"x:1})"));
-  EXPECT_FALSE(accepts(*odd, R"({"a": 1})"));
+  EXPECT_TRUE(accepts(*odd, "{\t\t\"a\"\r\n:1}"));
+  EXPECT_FALSE(accepts(*odd, "{\v\"a\":1}"));
+  options.whitespace_pattern = " |xyz";
+  EXPECT_EQ(message_of([&] { demo_compiler().json_schema(schema, options); }),
+            "whitespace_pattern has a part that is no white space of JSON (at position 2)");
   options = {};
   options.disable_additional_properties = true;
   const auto closed = demo_compiler().json_schema(schema, options);

@@ -1,11 +1,14 @@
 #include "grammar/regex.h"
 
+#include <utf8proc.h>
+
 #include <array>
 #include <optional>
 #include <vector>
 
 #include "base/check.h"
 #include "io/json.h"
+#include "text/unicode.h"
 #include "text/utf8.h"
 
 namespace nanovllm::grammar {
@@ -25,6 +28,26 @@ struct Matches {
 CharRanges digits() { return {{'0', '9'}}; }
 CharRanges word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
 
+// What Python takes for these beside ASCII's.
+struct UnicodeClasses {
+  CharRanges digits, word_characters;
+};
+
+const UnicodeClasses& unicode_classes() {
+  static const UnicodeClasses kClasses = [] {
+    constexpr uint32_t kLastWithWords = 0x3FFFF;
+    UnicodeClasses classes = {digits(), word_characters()};
+    for (uint32_t c = 0x80; c <= kLastWithWords; ++c) {
+      const int category = text::category(c);
+      if (category == UTF8PROC_CATEGORY_ND) classes.digits.add(c, c);
+      const bool is_letter = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+      if (is_letter || text::is_number(c)) classes.word_characters.add(c, c);
+    }
+    return classes;
+  }();
+  return kClasses;
+}
+
 class RegexParser {
  public:
   RegexParser(std::string_view pattern, Syntax& syntax, const RegexOptions& options)
@@ -36,8 +59,9 @@ class RegexParser {
   NodeId parse() {
     const Matches all = alternatives(0);
     if (at_ < text_.size()) fail(at_, "has a ')' that nothing opens");
-    const NodeId any = options_.is_search ? syntax_.repeat(of_set(CharRanges::all()), 0, kUnbounded)
-                                          : syntax_.empty();
+    const NodeId any = options_.is_search
+                           ? syntax_.repeat(of_set(CharRanges::all(), 0), 0, kUnbounded)
+                           : syntax_.empty();
     std::vector<NodeId> ways;
     for (int begin = 0; begin < 2; ++begin) {
       for (int end = 0; end < 2; ++end) {
@@ -63,7 +87,13 @@ class RegexParser {
     at_ += what.size();
     return true;
   }
-  NodeId of_set(const CharRanges& set) { return syntax_.characters(set, options_.spelling); }
+  // What an atom that begins there matches.
+  NodeId of_set(const CharRanges& set, size_t begin) {
+    if (options_.only == nullptr) return syntax_.characters(set, options_.spelling);
+    const CharRanges allowed = set.intersected(*options_.only);
+    if (allowed.empty()) fail(begin, options_.without);
+    return syntax_.characters(allowed, options_.spelling);
+  }
   Matches plain(NodeId node) const {
     Matches matches;
     matches.nodes[0][0] = node;
@@ -215,9 +245,10 @@ class RegexParser {
   Matches atom(int depth) {
     const size_t begin = at_;
     if (take("(")) return group(depth, begin);
-    if (take("[")) return plain(of_set(char_class(begin)));
+    if (take("[")) return plain(of_set(char_class(begin), begin));
     if (take(".")) {
-      return plain(of_set(CharRanges{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.negated()));
+      return plain(
+          of_set(CharRanges{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.negated(), begin));
     }
     Matches anchor;
     if (take("^")) {
@@ -231,12 +262,12 @@ class RegexParser {
     if (take("\\")) {
       CharRanges set;
       escape(begin, set);
-      return plain(of_set(set));
+      return plain(of_set(set, begin));
     }
     const bool may_be_text = quantifier() == std::nullopt;
     if (!may_be_text) fail(begin, "repeats nothing");
     const uint32_t c = text::next_character(text_, at_);
-    return plain(of_set({{c, c}}));
+    return plain(of_set({{c, c}}, begin));
   }
 
   Matches group(int depth, size_t begin) {
@@ -276,8 +307,9 @@ class RegexParser {
   }
 
   // Adds what the escape stands for. Returns the character if it is a single one.
-  // Where the class around it is negated, white space is what any of the three takes for it: then
-  // that is what matches least.
+  // Digits, words and white space are those that all three know; where they are negated, by the
+  // letter or by the class around it, what any of the three takes for one: then that is what
+  // matches least.
   std::optional<uint32_t> escape(size_t begin, CharRanges& set, bool is_negated = false) {
     if (at_end()) fail(begin, "ends with a backslash");
     const uint32_t c = text::next_character(text_, at_);
@@ -287,16 +319,16 @@ class RegexParser {
     };
     switch (c) {
       case 'd':
-        set.add(digits());
+        set.add(is_negated ? unicode_classes().digits : digits());
         return std::nullopt;
       case 'D':
-        set.add(digits().negated());
+        set.add((is_negated ? digits() : unicode_classes().digits).negated());
         return std::nullopt;
       case 'w':
-        set.add(word_characters());
+        set.add(is_negated ? unicode_classes().word_characters : word_characters());
         return std::nullopt;
       case 'W':
-        set.add(word_characters().negated());
+        set.add((is_negated ? word_characters() : unicode_classes().word_characters).negated());
         return std::nullopt;
       case 's':
         set.add(is_negated ? unicode_white_space() : white_space());

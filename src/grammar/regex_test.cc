@@ -23,7 +23,7 @@ TEST(Regex, MatchesTheWholeText) {
           {"[a-c\\d_-]+", {"a1_-c"}, {"d", ""}},
           {"[^a-c]", {"d", "é", "\n", "😀"}, {"a", "dd"}},
           {".", {"a", "é", "😀", "\t"}, {"\n", "\r", ""}},
-          {"\\d\\D\\w\\W\\s\\S", {"1a_- x", "1é_é\tx"}, {"aa_- x", "11_- x", "1a_-  "}},
+          {"\\d\\D\\w\\W\\s\\S", {"1a_- x", "1é_→\tx"}, {"aa_- x", "11_- x", "1a_-  "}},
           {"\\S", {"é"}, {"\u00A0", "\u3000", " "}},
           {"\\x41\\u00e9\\u{1F600}\\uD83D\\uDE00\\n\\t\\.\\/", {"Aé😀😀\n\t./"}, {"A"}},
           {"[\\]\\[\\^\\-\\\\]+", {"[]^-\\"}, {"a"}},
@@ -40,11 +40,19 @@ TEST(Regex, MatchesTheWholeText) {
       compile_regex_text);
 }
 
-// What ECMAScript, Python and RE2 take for white space is not the same: what is to have none has
-// none of any.
-TEST(Regex, NegatedWhiteSpaceIsThatOfAllLanguages) {
+// What ECMAScript, Python and RE2 take for white space, digits and words is not the same: what is
+// to have none has none of any.
+TEST(Regex, NegatedClassesAreThoseOfAllLanguages) {
   check_cases(
-      {{R"([^\s@]+@\S+)", {"a@b", "\u00e9@\u00e9"}, {"a\u00a0@b", "a@b\u2028", "a @b", "\u3000@b"}},
+      {{R"(\D)", {"a", "é", "²", "→"}, {"1", "٣", "９", "𝟙"}},
+       {R"([^\d])", {"a", "é", "²"}, {"1", "٣"}},
+       {R"([^\D])", {"1"}, {"٣", "a"}},
+       {R"([\Da1])", {"1", "a", "é"}, {"2", "٣"}},
+       {R"(\W)", {"-", "→", "\u0301", "😀"}, {"a", "_", "é", "٣", "中", "²", "ⅷ", "𐐀"}},
+       {R"([^\w])", {"-", "→"}, {"a", "é", "٣"}},
+       {R"([^\W])", {"a", "_", "1"}, {"é", "-"}},
+       {R"(\d\w)", {"1a"}, {"٣a", "1é"}},
+       {R"([^\s@]+@\S+)", {"a@b", "\u00e9@\u00e9"}, {"a\u00a0@b", "a@b\u2028", "a @b", "\u3000@b"}},
        {R"([^\S])", {" ", "\t"}, {"\u00a0", "a", "\u2028"}},
        {R"([\S\n])", {"\n", "a"}, {"\u00a0", " "}},
        {R"([\sx])", {" ", "x"}, {"\u00a0", "a"}},

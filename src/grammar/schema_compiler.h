@@ -46,11 +46,19 @@ class SchemaCompiler {
   static constexpr uint8_t kAnyOf = 1, kOneOf = 2, kParts = 4;
   // All of them hold; none: anything does.
   using Terms = std::vector<Term>;
+  // Why there is no such value: no `what` fits these keywords of these schemas.
+  struct Conflict {
+    const char* what = "value";
+    std::vector<std::pair<const Json*, const char*>> parts;  // null: the whole schema
+    std::string required;                                    // the property that it is the value of
+    bool is_last_branch = false;                             // of several that have such reasons
+  };
   // What is known of one set of terms.
   struct Known {
     NodeId node = kUnbounded;  // not known yet
     std::optional<RuleId> rule;
     Terms terms;
+    Conflict conflict;  // where the node is never()
   };
   enum Type : uint8_t {
     kNull = 1,
@@ -68,7 +76,16 @@ class SchemaCompiler {
   void count_steps(const Json& schema, size_t steps);
   void count_merge(const Terms& terms);
   NodeId value_of(const Json& schema) { return value(Terms{Term{&schema}}); }
+  Term named(Term term);
+  bool is_long(NodeId node) const;
+  NodeId known_value(Known& known);
   RuleId rule_of(Known& known);
+  // Never(), of what has one of the keywords.
+  NodeId none(const Terms& flat, const char* what, std::initializer_list<const char*> keywords);
+  NodeId no_string(const Terms& flat) {
+    return none(flat, "string", {"minLength", "maxLength", "pattern", "format"});
+  }
+  NodeId satisfied(NodeId start) const;
   NodeId build(const Terms& terms);
   void refuse_cycles(const Json& schema, int depth);
   bool flatten(Term term, Terms& flat);
@@ -154,6 +171,7 @@ class SchemaCompiler {
     std::vector<uint8_t> is_required;
     std::vector<Pattern> patterns;
     std::vector<const StringLanguage*> key_languages;  // of propertyNames
+    std::vector<std::string> listed_keys;              // there
     uint32_t min = 0, max = kUnbounded;
     std::vector<NodeId> further;  // members that have no names here: key, colon, value
   };
@@ -165,9 +183,16 @@ class SchemaCompiler {
   Terms named_value(const Terms& flat, const ObjectParts& parts,
                     const std::vector<Properties>& properties, const std::string& name) const;
   Terms further_value(const Terms& flat, const ObjectParts& parts, uint32_t patterns) const;
-  std::vector<NodeId> further_members(const Terms& flat, const ObjectParts& parts);
+  std::vector<NodeId> further_members(const Terms& flat, ObjectParts& parts);
+  bool name_few(const ByteDfa& keys, const Terms& value, ObjectParts& parts);
+  struct NamedMembers {
+    std::vector<NodeId> nodes;
+    std::vector<uint8_t> is_required;
+  };
   // Null: as JSON has it.
-  NodeId members(const ObjectParts& parts, const MemberStyle* style);
+  std::optional<NamedMembers> named_members(const Terms& flat, const ObjectParts& parts,
+                                            const MemberStyle* style);
+  NodeId members(const Terms& flat, const ObjectParts& parts, const MemberStyle* style);
   bool is_closed(const Terms& flat) const;
 
   // schema_members.cc
@@ -204,6 +229,7 @@ class SchemaCompiler {
   std::map<Terms, size_t> places_;  // in known_, by sorted terms
   std::deque<Known> known_;
   std::deque<size_t> waiting_;  // of known_, whose rules are still to be defined
+  Conflict conflict_;           // of the last value that can't be
   std::unordered_map<const Json*, bool> is_grounded_;  // false: it is being looked at
   int depth_ = 0;
   size_t num_merges_ = 0;

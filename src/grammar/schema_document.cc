@@ -89,7 +89,7 @@ void SchemaDocument::find_parents(const Json& part, const Json* parent, std::str
   }
 }
 
-std::string SchemaDocument::where(const Json& part) const {
+std::string SchemaDocument::path(const Json& part) const {
   find_parents();
   std::vector<const std::string*> keys;
   for (auto at = parents_.find(&part); at != parents_.end() && at->second.first != nullptr;
@@ -98,7 +98,12 @@ std::string SchemaDocument::where(const Json& part) const {
   }
   std::string path;
   for (size_t i = keys.size(); i-- > 0;) path += fmt::format("/{}", *keys[i]);
-  return path.empty() ? "JSON schema" : "JSON schema at " + printable(path, 300);
+  return printable(path, 300);
+}
+
+std::string SchemaDocument::where(const Json& part) const {
+  const std::string its = path(part);
+  return its.empty() ? "JSON schema" : "JSON schema at " + its;
 }
 
 void SchemaDocument::fail(const Json& schema, std::string_view keyword,

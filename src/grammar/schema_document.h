@@ -20,8 +20,9 @@ class SchemaDocument {
   explicit SchemaDocument(std::string_view text);
 
   const Json& root() const { return root_; }
-  // "schema at /properties/a"
+  // "JSON schema at /properties/a"
   std::string where(const Json& part) const;
+  std::string path(const Json& part) const;  // "/properties/a", and "" of the root
   // Throws Error with the path of `schema`, and the keyword behind it unless that is empty.
   [[noreturn]] void fail(const Json& schema, std::string_view keyword, std::string_view what) const;
   [[noreturn]] void refuse(const Json& schema, std::string_view keyword) const;

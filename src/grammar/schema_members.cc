@@ -13,20 +13,26 @@ NodeId SchemaCompiler::compile_members(const MemberStyle& style) {
   leaves({Term{&document_.schema(document_.root())}}, ways);
   std::vector<NodeId> nodes;
   for (const Terms& flat : ways) {
-    if ((types(flat) & kObject) == 0) continue;
+    if ((types(flat) & kObject) == 0) {
+      none(flat, "object", {"type"});
+      continue;
+    }
     for (const Term term : flat) refuse_unsupported(*term.schema, kObject);
     if (listed_values(flat, kObject)) {
       document_.refuse(*flat[0].schema, "enum", "of whole objects can't be enforced here");
     }
     ObjectParts parts = parts_of(flat);
-    if (parts.min > parts.max) continue;
+    if (parts.min > parts.max) {
+      none(flat, "object", {"minProperties", "maxProperties"});
+      continue;
+    }
     if (parts.names.empty() && !is_closed(flat)) {
       parts.further.push_back(further_member(flat, parts, style));
     }
-    nodes.push_back(members(parts, &style));
+    nodes.push_back(members(flat, parts, &style));
   }
   define_waiting();
-  return syntax_.choice(nodes);
+  return satisfied(syntax_.choice(nodes));
 }
 
 // What anyOf and oneOf leave, flat.
@@ -83,10 +89,12 @@ NodeId SchemaCompiler::member_value(const Terms& terms, const MemberStyle& style
   uint8_t all = 0;
   for (const Terms& flat : ways) all |= told_types(flat, style);
   std::vector<NodeId> nodes;
+  if (all == 0 && !ways.empty()) return none(ways[0], "value", {"type", "enum", "const"});
   for (const Terms& flat : ways) {
     uint8_t its = told_types(flat, style);
     if ((its & kString) != 0 && style.has_plain_strings) {
       nodes.push_back(plain_string(flat, all & ~kString));
+      if (nodes.back() == syntax_.never()) no_string(flat);
       its &= ~kString;
     }
     if (its == 0) continue;

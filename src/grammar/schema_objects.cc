@@ -14,6 +14,7 @@ constexpr size_t kMaxNameBytes = 60'000;  // as it is spelled in JSON
 constexpr size_t kMaxPatterns = 29;       // of keys: a product has 31, with names and exclusions
 constexpr size_t kStepsOfName = 6;        // and as many for each pattern that it is held against
 constexpr size_t kStepsOfPlace = 8;
+constexpr size_t kMaxNamedKeys = 30;  // keys of a pattern that are named one by one
 
 }  // namespace
 
@@ -132,6 +133,7 @@ void SchemaCompiler::add_key_languages(const Json& schema, ObjectParts& parts) {
         for (const Json& value : *values) add(value);
       }
       count_steps(*term.schema, kStepsOfName * texts.size());
+      if (parts.listed_keys.empty()) parts.listed_keys = texts;
       parts.key_languages.push_back(&language(fmt::format("t{}", values->dump()),
                                               [&] { return StringLanguage::of_texts(texts); }));
     }
@@ -175,7 +177,27 @@ SchemaCompiler::Terms SchemaCompiler::further_value(const Terms& flat, const Obj
   return terms;
 }
 
-std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const ObjectParts& parts) {
+// A key that comes twice is one member for who reads it. Where more members are needed than those
+// that are required, and one, keys of which there are few become names: so each comes once at most.
+// False: there are many. Then nothing keeps them apart.
+bool SchemaCompiler::name_few(const ByteDfa& keys, const Terms& value, ObjectParts& parts) {
+  if (parts.min < std::ranges::count(parts.is_required, 1) + 2) return false;
+  auto texts = few_texts(keys, kMaxNamedKeys);
+  if (!texts) return false;
+  // As propertyNames lists them, else by the alphabet.
+  std::ranges::sort(*texts);
+  std::ranges::stable_sort(*texts, {}, [&](const std::string& text) {
+    return std::ranges::find(parts.listed_keys, text) - parts.listed_keys.begin();
+  });
+  for (std::string& text : *texts) {
+    parts.names.push_back(std::move(text));
+    parts.values.push_back(value);
+    parts.is_required.push_back(0);
+  }
+  return true;
+}
+
+std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, ObjectParts& parts) {
   std::vector<NodeId> members;
   const NodeId quote = syntax_.literal("\"");
   std::vector<const StringLanguage*> keys = parts.key_languages;
@@ -217,7 +239,8 @@ std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const Obj
     const auto is_accepted = [&accepted](uint32_t membership) {
       return std::ranges::find(accepted, membership) != accepted.end();
     };
-    if (auto dfa = product.accepting(is_accepted, {})) {
+    auto dfa = product.accepting(is_accepted, {});
+    if (dfa && !name_few(*dfa, further_value(flat, parts, accepted[0] & of_patterns), parts)) {
       members.push_back(syntax_.sequence({quote, syntax_.dfa(std::move(*dfa)), colon_, node}));
     }
   }
@@ -226,34 +249,46 @@ std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const Obj
 
 NodeId SchemaCompiler::object(const Terms& flat) {
   ObjectParts parts = parts_of(flat);
-  if (parts.min > parts.max) return syntax_.never();
+  if (parts.min > parts.max) {
+    return none(flat, "object", {"minProperties", "maxProperties", "propertyNames"});
+  }
   parts.further = further_members(flat, parts);
-  return members(parts, nullptr);
+  return members(flat, parts, nullptr);
 }
 
-NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* style) {
-  // Named members, without those that can't be.
-  std::vector<NodeId> named;
-  std::vector<uint8_t> is_required;
+// Without those that can't be; none: one of these is required.
+std::optional<SchemaCompiler::NamedMembers> SchemaCompiler::named_members(
+    const Terms& flat, const ObjectParts& parts, const MemberStyle* style) {
+  NamedMembers members;
   for (size_t i = 0; i < parts.names.size(); ++i) {
     const bool has_key = std::ranges::all_of(
         parts.key_languages, [&](const auto* keys) { return keys->contains(parts.names[i]); });
     NodeId node = syntax_.never();
+    if (!has_key) none(flat, "key", {"propertyNames"});
     if (has_key && style == nullptr) {
       node = syntax_.sequence({quoted(parts.names[i]), colon_, value(parts.values[i])});
     } else if (has_key) {
       node = named_member(parts.names[i], parts.values[i], *style);
     }
     if (node == syntax_.never()) {
-      if (parts.is_required[i] != 0) return syntax_.never();
-      continue;
+      if (parts.is_required[i] == 0) continue;
+      if (conflict_.required.empty()) conflict_.required = parts.names[i];
+      return std::nullopt;
     }
-    named.push_back(node);
-    is_required.push_back(parts.is_required[i]);
+    members.nodes.push_back(node);
+    members.is_required.push_back(parts.is_required[i]);
   }
+  return members;
+}
+
+NodeId SchemaCompiler::members(const Terms& flat, const ObjectParts& parts,
+                               const MemberStyle* style) {
+  const auto all_named = named_members(flat, parts, style);
+  if (!all_named) return syntax_.never();
+  const auto& [named, is_required] = *all_named;
   const size_t num_required = std::ranges::count(is_required, 1);
   const NodeId further = syntax_.choice(parts.further);
-  if (num_required > parts.max) return syntax_.never();
+  if (num_required > parts.max) return none(flat, "object", {"required", "maxProperties"});
   // How many were written matters up to `cap`, where there is a bound.
   const bool is_bounded_above =
       parts.max != kUnbounded && (further != syntax_.never() || parts.max < named.size());
@@ -261,9 +296,8 @@ NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* styl
   const uint32_t cap = is_bounded_above ? parts.max : least;
   const size_t width = std::min<size_t>(cap, named.size()) + 1;
   if (width * (named.size() + 1) > kMaxPlaces) {
-    throw_error(ErrorCode::kUnsupported,
-                "the JSON schema has an object with {} properties{}, which is not supported; {}",
-                named.size(),
+    throw_error(ErrorCode::kUnsupported, "{}: an object with {} properties{} is not supported; {}",
+                document_.where(*parts.owner), named.size(),
                 cap > 0 ? fmt::format(" and a minProperties or maxProperties of {}", cap) : "",
                 cap > 0 ? "leave the bound out" : "make it simpler");
   }
@@ -305,12 +339,16 @@ NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* styl
     behind.swap(next_behind);
     member.swap(next_member);
   }
-  NodeId some = member[0], none = close;
+  NodeId some = member[0], none_of_it = close;
   if (style == nullptr) {
     some = syntax_.sequence({syntax_.literal("{"), space_, some});
-    none = syntax_.sequence({syntax_.literal("{"), none});
+    none_of_it = syntax_.sequence({syntax_.literal("{"), none_of_it});
   }
-  return is_rest_optional && least == 0 ? syntax_.choice({none, some}) : some;
+  if (is_rest_optional && least == 0) return syntax_.choice({none_of_it, some});
+  if (some != syntax_.never()) return some;
+  return none(flat, "object",
+              {"minProperties", "maxProperties", "properties", "patternProperties",
+               "additionalProperties", "propertyNames"});
 }
 
 }  // namespace nanovllm::grammar

@@ -332,7 +332,7 @@ NodeId SchemaCompiler::array(const Terms& flat) {
     if (list == nullptr && items != nullptr && items->is_array()) list = items;
     if (list != nullptr) prefix = std::max(prefix, list->size());
   }
-  if (min > max) return syntax_.never();
+  if (min > max) return none(flat, "list", {"minItems", "maxItems"});
   const NodeId open = syntax_.literal("["), close = syntax_.literal("]");
   prefix = std::min<size_t>(prefix, max);
   count_steps(owner(flat), kStepsOfElement * prefix * flat.size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/check.h"
@@ -147,6 +148,32 @@ bool StringLanguage::contains(std::string_view text) const {
                 printable(text));
   }
   return automaton_->is_accepting(state);
+}
+
+// From each live state on there is a text, and none has two ways: so there are no fewer texts than
+// ways that are open, and no end of them where a way is longer than there are states.
+std::optional<std::vector<std::string>> few_texts(const ByteDfa& dfa, size_t most) {
+  std::vector<std::string> texts;
+  std::vector<std::pair<uint16_t, std::string>> open = {{uint16_t{0}, "\""}}, longer;
+  for (size_t length = 0; !open.empty(); ++length) {
+    if (length > dfa.num_states()) return std::nullopt;
+    longer.clear();
+    for (const auto& [state, text] : open) {
+      for (int byte = 0; byte < 256; ++byte) {
+        const uint16_t next = dfa.step(state, static_cast<uint8_t>(byte));
+        if (next == ByteDfa::kDead) continue;
+        std::string its = text + static_cast<char>(byte);
+        if (next == ByteDfa::kAccept) {
+          texts.push_back(nlohmann::json::parse(its).get<std::string>());
+        } else {
+          longer.emplace_back(next, std::move(its));
+        }
+        if (texts.size() + longer.size() > most) return std::nullopt;
+      }
+    }
+    open.swap(longer);
+  }
+  return texts;
 }
 
 StringProduct::StringProduct(std::span<const StringLanguage* const> languages, std::string where,

@@ -47,6 +47,10 @@ class StringLanguage {
   std::unique_ptr<Automaton> automaton_;
 };
 
+// The strings that the automaton, which reads a closing quote and counts nothing, accepts, where
+// there are so many at most.
+std::optional<std::vector<std::string>> few_texts(const ByteDfa& dfa, size_t most);
+
 // All languages at once: what a string's beginning leads to in each. A string's membership has one
 // bit a language.
 class StringProduct {

@@ -29,11 +29,13 @@ constexpr Named kFormatParts[] = {
      "<year>-(0[469]|11)-(0[1-9]|[12][0-9]|30)|<year>-02-(0[1-9]|1[0-9]|2[0-8])|"
      "([0-9][0-9]<fourth>|<fourth>00)-02-29)"},
     {"full-time",
-     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,32})?"
+     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
      "([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"},
-    {"count", "[0-9]{1,18}"},
-    {"minutes", "<count>M(<count>S)?"},
-    {"hours", "T(<count>H(<minutes>)?|<minutes>|<count>S)"},
+    // So many of any unit fit into Python's timedelta.
+    {"count", "[0-9]{1,6}"},
+    {"seconds", "[0-9]{1,9}S"},
+    {"minutes", "<count>M(<seconds>)?"},
+    {"hours", "T(<count>H(<minutes>)?|<minutes>|<seconds>)"},
     {"days", "(<count>Y(<count>M(<count>D)?)?|<count>M(<count>D)?|<count>D)"},
     {"atom", "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"},
     // RFC 3986.

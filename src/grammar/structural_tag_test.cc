@@ -357,7 +357,8 @@ TEST(StructuralTag, RefusesWithThePath) {
       {R"({"type": "token", "token": 999999})",
        "structural tag at /format/token: expected a token's id below 4101 or its text"},
       {R"({"type": "or", "elements": [{"type": "json_schema", "json_schema": false}]})",
-       "the grammar can't be satisfied: no text fits it"},
+       "structural tag at /format/elements/0/json_schema: the JSON schema can't be satisfied: no "
+       "value fits false"},
   };
   for (const auto& [format, message] : cases) EXPECT_EQ(error_of(format), message) << format;
   EXPECT_TRUE(error_of(R"({"type": "exclude_token"})")
@@ -415,7 +416,7 @@ TEST(StructuralTag, SchemasShareABoundOfWork) {
   std::string values, members;
   for (int i = 0; i < 100; ++i) {
     values += fmt::format("\"a{}\", ", i);
-    members += fmt::format(R"("p{}": {{"$ref": "#/$defs/v"}}, )", i);
+    members += fmt::format(R"("p{}": {{"$ref": "#/$defs/v", "title": "{}"}}, )", i, i);
   }
   const auto with = [&](int count) {
     std::string elements;

@@ -8,9 +8,8 @@
 namespace nanovllm::grammar {
 namespace {
 
-constexpr size_t kMaxSyntaxBytes = size_t{32} << 20;  // of all nodes
-constexpr size_t kNodeBytes = 96;                     // with its place in the table, about
-constexpr size_t kMaxSteps = 2'000'000;               // some tenths of a microsecond each
+constexpr size_t kNodeBytes = 96;        // with its place in the table, about
+constexpr size_t kMaxSteps = 2'000'000;  // some tenths of a microsecond each
 
 // None: it can't be told from no bound.
 std::optional<uint32_t> product(uint32_t a, uint32_t b) {
@@ -26,6 +25,11 @@ std::string bytes_of(std::span<const T> values) {
 }
 
 }  // namespace
+
+TooManyRules::TooManyRules()
+    : Error(ErrorCode::kInvalidArgument,
+            fmt::format("the grammar needs more than {} MiB of rules; make it smaller",
+                        kMaxSyntaxBytes >> 20)) {}
 
 size_t Syntax::Hash::operator()(const Node& node) const {
   uint64_t hash = static_cast<uint64_t>(node.kind) << 1 | (node.covers ? 1 : 0);
@@ -65,11 +69,7 @@ bool Syntax::is_nullable(const Node& node) const {
 
 void Syntax::grow(size_t bytes) {
   bytes_ += bytes;
-  if (bytes_ > kMaxSyntaxBytes) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "the grammar needs more than {} MiB of rules; make it smaller",
-                kMaxSyntaxBytes >> 20);
-  }
+  if (bytes_ > kMaxSyntaxBytes) throw TooManyRules();
 }
 
 bool Syntax::take_steps(size_t steps) {

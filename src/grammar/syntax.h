@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "grammar/byte_dfa.h"
+#include "nanovllm/error.h"
 
 namespace nanovllm::grammar {
 
@@ -42,8 +43,15 @@ struct Node {
 // Names that a string must not have: spelled canonically, sorted, without the quotes.
 using Names = std::vector<std::string>;
 
-// Builds nodes; finish() once, then it is read only. Throws Error(kInvalidArgument) when the nodes
-// outgrow their bound.
+inline constexpr size_t kMaxSyntaxBytes = size_t{32} << 20;  // of all nodes
+
+// What Syntax throws when its nodes outgrow their bound.
+class TooManyRules : public Error {
+ public:
+  TooManyRules();
+};
+
+// Builds nodes; finish() once, then it is read only.
 class Syntax {
  public:
   Syntax();

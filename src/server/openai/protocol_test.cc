@@ -39,7 +39,7 @@ TEST(Protocol, BoundsDepth) {
   };
   EXPECT_NO_THROW(parse_completion(body(4), model.served, "7"));
   EXPECT_STREQ(api_error_of([&] { parse_completion(body(5), model.served, "7"); }).what(),
-               "The body: JSON nested deeper than 5 levels");
+               "The body: JSON nested deeper than 5 levels (--max-json-depth of serve)");
   EXPECT_NE(refusal_of_body(std::string(1'000'000, '[')), "");
 }
 

@@ -176,7 +176,10 @@ Json parse_body(std::string_view body, const ServedModel& model, std::span<JsonL
   try {
     json = parse_json_body(body, model.max_json_depth, bounds);
   } catch (const Error& error) {
-    throw ApiError(400, error.what());
+    const std::string_view what = error.what();
+    const bool is_too_deep = what.ends_with(" levels");
+    throw ApiError(400,
+                   fmt::format("{}{}", what, is_too_deep ? " (--max-json-depth of serve)" : ""));
   }
   if (!json.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(json));
   return json;
