@@ -223,6 +223,9 @@ namespace {
 
 constexpr int kCompilingNiceness = 10;
 
+// All else that nothing satisfies in it is found before it is whole.
+constexpr std::string_view kJsonSchema = "the JSON schema";
+
 // Waits for a thread that leaves the processor to those that compute tokens, where all have work.
 template <typename Work>
 auto at_low_priority(const Work& work) {
@@ -261,7 +264,9 @@ std::shared_ptr<const Grammar> GrammarCompiler::make(std::string_view what,
   std::vector<std::string> notes;
   const grammar::NodeId start = syntax->finish(build(*syntax, notes));
   if (start == syntax->never()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} can't be satisfied: no text fits it", what);
+    throw_error(
+        ErrorCode::kInvalidArgument, "{} can't be satisfied: {}", what,
+        what == kJsonSchema ? "a part of it requires itself, without end" : "no text fits it");
   }
   std::shared_ptr<const Grammar> made(new Grammar(std::make_unique<grammar::Parts>(
       std::move(syntax), start, index(), masks_, std::move(notes))));
@@ -295,7 +300,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::json_schema(
   if (options.whitespace_pattern) {
     check_size("whitespace_pattern", options.whitespace_pattern->size());
   }
-  return compile("json " + key_of(options, schema), "the JSON schema",
+  return compile("json " + key_of(options, schema), kJsonSchema,
                  [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
                    return grammar::compile_json_schema(schema, options, syntax, notes);
                  });
