@@ -15,7 +15,7 @@ struct RegexOptions {
   // Where it is given, classes are narrowed to these characters, and a part that matches none of
   // them is refused with the words of `without`.
   const CharRanges* only = nullptr;
-  std::string_view without = "";
+  std::string_view without = {};
 };
 
 // No look-around, no back-references, no flags, no boundaries of words. \d, \w and \s are ASCII's;
