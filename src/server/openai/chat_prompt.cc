@@ -121,10 +121,11 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
   for (const Json& tool : *list) {
     // In vLLM's order of keys, for templates write them out.
     const Json& given = tool["function"];
-    if (given["name"] == "") {
+    const Json& name = given["name"];
+    if (name.is_string() && name.get_ref<const std::string&>().empty()) {
       refuse("tools", "tools[{}].function.name must not be empty.", tools.size());
     }
-    Json function = {{"name", given["name"]},
+    Json function = {{"name", name},
                      {"description", given.value("description", Json())},
                      {"parameters", given.value("parameters", Json())}};
     if (given.contains("strict") && !given["strict"].is_null()) {
