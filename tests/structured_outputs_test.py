@@ -252,26 +252,31 @@ class Serving(unittest.TestCase):
             self.assertRegex(self.asked("/v1/completions", body), r'\A"[^"]{0,2}"\Z')
         self.assertEqual(self.server.log().count('JSON schema: the format "colour" is not enforced\n'), 1, self.server.log())
 
+    def ask_beside_others(self, body):
+        """Its answer, and the longest that small requests had to wait meanwhile, in seconds."""
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(self.server.request("POST", "/v1/completions", body)))
+        asking.start()
+        longest = 0
+        while asking.is_alive():
+            begin = time.monotonic()
+            self.assertEqual(self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
+            longest = max(longest, time.monotonic() - begin)
+        asking.join()
+        return answers[0], longest
+
     def test_schemas_of_any_size_are_answered_and_hold_nobody_up(self):
         """Others, meanwhile, wait no longer than the machine makes them."""
         huge = {"enum": ["x" * 1000] * 20000}  # 20 MB
         for constraint in ({"json": huge}, {"json": json.dumps(huge)}, {"regex": "(ab|c)*" * 1_000_000}, {"choice": ["ab" * 10] * 400_000},
                            {"grammar": "root ::= " + '"ab" ' * 2_000_000}, {"choice": [f"{i:06}" for i in range(100_000)]}):
             body = json.dumps({**self.BODIES["/v1/completions"], "structured_outputs": constraint})
-            answers = []
-            asking = threading.Thread(target=lambda: answers.append(self.server.request("POST", "/v1/completions", body)))
-            asking.start()
-            longest = 0
-            while asking.is_alive():
-                begin = time.monotonic()
-                self.assertEqual(self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
-                longest = max(longest, time.monotonic() - begin)
-            asking.join()
+            answer, longest = self.ask_beside_others(body)
             fits = len(body) < 2_000_000
-            self.assertEqual(answers[0].status, 200 if fits else 400, answers[0].text[:300])
+            self.assertEqual(answer.status, 200 if fits else 400, answer.text[:300])
             if not fits:
-                self.assertIn("1048576", answers[0].text)
-            self.assertLess(len(answers[0].text), 5000)
+                self.assertIn("1048576", answer.text)
+            self.assertLess(len(answer.text), 5000)
             if not SANITIZED:
                 self.assertLess(longest, 2, str(constraint)[:50])
 
@@ -283,18 +288,10 @@ class Serving(unittest.TestCase):
         grammar = "root ::= " + " | ".join(f'"{begin}" (r0 | "{begin}")' for begin in begins)
         grammar += "".join(f"\nr{i} ::= r{i + 1}" for i in range(30_000)) + '\nr30000 ::= "."\n'
         for constraint, status, sentence in (({"json": schema}, 400, "takes too many steps to compile"), ({"grammar": grammar}, 200, "more time than a token may take")):
-            answers = []
-            body = {**self.BODIES["/v1/completions"], "structured_outputs": constraint}
-            asking = threading.Thread(target=lambda body=body, answers=answers: answers.append(self.server.post("/v1/completions", body)))
-            asking.start()
-            longest = 0
-            while asking.is_alive():
-                begin = time.monotonic()
-                self.assertEqual(self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
-                longest = max(longest, time.monotonic() - begin)
-            asking.join()
-            self.assertEqual(answers[0].status, status, answers[0].text[:300])
-            self.assertIn(sentence, answers[0].text)
+            body = json.dumps({**self.BODIES["/v1/completions"], "structured_outputs": constraint})
+            answer, longest = self.ask_beside_others(body)
+            self.assertEqual(answer.status, status, answer.text[:300])
+            self.assertIn(sentence, answer.text)
             if not SANITIZED:
                 self.assertLess(longest, 2, sentence)
 
