@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/peers/cuda_communicator.h"
+#include "backend/cuda/backend/cuda_backend.h"
+#include "backend/cuda/backend/cuda_communicator.h"
+#include "backend/cuda/device/cuda_check.h"
 #include "cuda_timer.h"
 
 namespace nanovllm {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/backend/cuda_backend.h"
+#include "backend/cuda/device/cuda_check.h"
 #include "cuda_timer.h"
 
 namespace nanovllm {

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/layer/row_kernels.h"
 #include "backend/cuda/linear/linear_skinny.h"
 #include "backend/cuda/linear/linear_wgmma.h"
 #include "backend/cuda/linear/linear_wgmma_plan.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/backend/cuda_backend.h"
 #include "cuda_timer.h"
 #include "sampling_cases.h"
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/cuda_check.h"
 
 namespace nanovllm {
 

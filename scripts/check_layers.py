@@ -39,16 +39,32 @@ PUBLIC = {
     "prepare.h": "engine",
     "llm.h": "api",
 }
-# Room of the server -> rooms that it may include; what lies in no room ties them together and may include all of them.
+# Folder -> its rooms -> those of them that a room may include besides itself; none includes one that stands after it.
+# What lies in no room of the server ties them together and may include all of them.
 ROOMS = {
-    "http": set(),
-    "page": set(),
-    "transcript": set(),
-    "fleet": set(),
-    "openai": {"http", "transcript", "fleet"},
-    "agents": {"http", "transcript", "fleet", "openai"},
+    "server": {
+        "http": set(),
+        "page": set(),
+        "transcript": set(),
+        "fleet": set(),
+        "openai": {"http", "transcript", "fleet"},
+        "agents": {"http", "transcript", "fleet", "openai"},
+    },
+    # A floor of device code, the rooms of the kernels, and on top of them the backend.
+    "backend/cuda": {
+        "device": set(),
+        "attention": {"device"},
+        "linear": {"device"},
+        "experts": {"device"},
+        "sampling": {"device"},
+        "peers": {"device"},
+        "layer": {"device", "linear", "peers"},
+        "backend": {"device", "attention", "linear", "experts", "sampling", "peers", "layer"},
+    },
 }
 FLOOR = {"server/log.h"}  # that all rooms stand on
+HAS_HALL = {"server"}  # a folder some of whose files lie in no room
+DOORS = {"backend/cuda": "backend"}  # the one room that others of its layer may include
 # What the engine may know of what is below the runner: the plain data of a step and of a model, no tensors and no devices.
 EXTRA = {("engine", "ops/sampling.h"), ("engine", "models/load_config.h")}
 DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
@@ -85,10 +101,23 @@ def families_in(text: str, names) -> list:
     return sorted({name.lower() for name in names.findall(NOT_FAMILIES.sub("", code))})
 
 
-def may_enter(path: pathlib.Path, name: str) -> bool:
-    """Whether a file of the server may include "server/..."; tests may include all."""
-    room, other = path.parent.name, pathlib.PurePath(name).parent.name
-    return room not in ROOMS or name in FLOOR or path.stem.endswith("_test") or other in {room} | ROOMS[room]
+def room_of(name: str) -> tuple:
+    """The folder with rooms and the room in which "folder/room/..." lies; "" where it lies in none."""
+    for folder, rooms in ROOMS.items():
+        if name.startswith(folder + "/"):
+            room = name[len(folder) + 1:].partition("/")[0]
+            return folder, room if room in rooms else ""
+    return "", ""
+
+
+def may_enter(name: str, other: str) -> bool:
+    """Whether a file of src, of this name, may include another one by what their rooms are; tests may include all."""
+    (folder, room), (other_folder, other_room) = room_of(name), room_of(other)
+    if is_test(pathlib.PurePath(name)) or other in FLOOR or not other_folder:
+        return True
+    if folder != other_folder:
+        return DOORS.get(other_folder, other_room) == other_room
+    return not room or other_room in {room} | ROOMS[folder][room]
 
 
 def offences(root: pathlib.Path):
@@ -102,6 +131,9 @@ def offences(root: pathlib.Path):
             yield f"{path}: of no layer; add it to {__file__}"
             continue
         text = path.read_text(encoding="utf-8")
+        folder, room = ("", "") if is_public else room_of(path.relative_to(root / "src").as_posix())
+        if folder and not room and folder not in HAS_HALL:
+            yield f"{path}: in no room of {folder}; move it into one"
         if layer != "backend" and DEVICE.search(text):
             yield f"{path}: device headers belong in src/backend"
         allowed = {layer} | ALLOWED[layer]
@@ -120,8 +152,8 @@ def offences(root: pathlib.Path):
                 fits = PUBLIC.get(rest) in stands_on(layer)
             else:  # a public header is installed without those of src
                 fits = not is_public and (not rest or target in allowed or (layer, name) in EXTRA)
-            if layer == "server" and target == "server" and not may_enter(path, name):
-                yield f'{path}: this room of the server must not include "{name}"'
+            if not is_public and not may_enter(path.relative_to(root / "src").as_posix(), name):
+                yield f'{path}: this room must not include "{name}"'
             if not fits:
                 yield f'{path}: layer {layer} must not include "{name}"'
 

@@ -42,8 +42,29 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.offences("src/server/a.cc", "server/page/page.h"), "")
         self.assertEqual(self.offences("src/server/fleet/a_test.cc", "server/openai/answer.h"), "")
         self.assertEqual(self.offences("src/server/http/a.cc", "server/openai/protocol.h"),
-                         'src/server/http/a.cc: this room of the server must not include "server/openai/protocol.h"')
+                         'src/server/http/a.cc: this room must not include "server/openai/protocol.h"')
         self.assertIn("this room", self.offences("src/server/openai/a.cc", "server/routes.h"))
+
+    def test_kernels_of_cuda_stand_on_device_code_and_know_no_backend(self):
+        cuda = "backend/cuda"
+        for room, other in [("attention", "device"), ("layer", "linear"), ("layer", "peers"), ("backend", "layer"),
+                            ("linear", "linear")]:
+            self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", f"{cuda}/{other}/b.h"), "")
+        for room, other in [("device", "linear"), ("attention", "backend"), ("experts", "linear"), ("linear", "layer"),
+                            ("peers", "layer"), ("attention", "layer")]:
+            self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", f"{cuda}/{other}/b.h"),
+                             f'src/{cuda}/{room}/a.cu: this room must not include "{cuda}/{other}/b.h"')
+        self.assertEqual(self.offences("src/backend/registry.cc", f"{cuda}/backend/b.h"), "")
+        self.assertIn("this room", self.offences("src/backend/registry.cc", f"{cuda}/layer/b.h"))
+        self.assertEqual(self.offences(f"src/{cuda}/layer/a_test.cc", f"{cuda}/backend/b.h"), "")
+        self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/a.cc", "base/check.h"))
+        self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/new/a.cc", "base/check.h"))
+
+    def test_no_room_includes_one_that_stands_after_it(self):
+        for rooms in check_layers.ROOMS.values():
+            names = list(rooms)
+            for i, room in enumerate(names):
+                self.assertLessEqual(rooms[room], set(names[:i]))
 
     def test_a_public_header_is_for_its_lowest_layer_and_those_above(self):
         for layer, header in [("base", "error.h"), ("text", "sampling_params.h"), ("runner", "config.h"),

@@ -12,7 +12,7 @@
 #include "base/testing.h"
 #include "nanovllm/llm.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/backend/cuda_backend.h"
 #endif
 
 namespace nanovllm {

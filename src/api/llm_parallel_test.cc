@@ -15,7 +15,7 @@
 #include "nanovllm/error.h"
 #include "nanovllm/llm.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/backend/cuda_backend.h"
 #endif
 
 namespace nanovllm {

@@ -13,7 +13,7 @@
 #include "base/testing.h"
 #include "ops/backend.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/backend/cuda_backend.h"
 #endif
 
 namespace nanovllm::test {

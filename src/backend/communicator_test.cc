@@ -12,7 +12,7 @@
 #include "base/message.h"
 #include "nanovllm/error.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/backend/cuda_backend.h"
 #endif
 
 namespace nanovllm::test {

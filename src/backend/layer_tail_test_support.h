@@ -8,8 +8,8 @@
 #include "ops/layer_program.h"
 
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
-#  include "backend/cuda/device_properties.h"
+#  include "backend/cuda/backend/cuda_backend.h"
+#  include "backend/cuda/device/device_properties.h"
 #  include "backend/cuda/layer/layer_plan.h"
 #  include "backend/cuda/layer/layer_tail.h"
 #endif

@@ -9,8 +9,8 @@
 #include "base/message.h"
 #include "base/signals.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_backend.h"
-#  include "backend/cuda/peers/cuda_communicator.h"
+#  include "backend/cuda/backend/cuda_backend.h"
+#  include "backend/cuda/backend/cuda_communicator.h"
 #endif
 
 namespace nanovllm {

@@ -4,7 +4,7 @@
 // (https://arxiv.org/abs/1805.02867). Reads K and V once for each query head: G times the bytes a
 // grouped kernel needs.
 #include "backend/cuda/attention/attention.cuh"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

@@ -5,9 +5,10 @@
 
 #include <cstdint>
 
-#include "backend/cuda/attention/kv_layout.cuh"
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/device/kv_layout.cuh"
+#include "backend/cuda/device/rope.cuh"
 
 namespace nanovllm::cuda {
 
@@ -45,18 +46,6 @@ struct AttentionCall {
   const AttentionWorkspace& workspace;
 };
 using Bf16Attention = AttentionCall<__nv_bfloat16>;
-
-// RopeParams in raw pointers.
-struct Rope {
-  const float* q_norm;
-  const float* k_norm;
-  float eps;
-  const float* cos_sin;
-  int rotary_dim;
-};
-inline Rope rope_of(const RopeParams& params) {
-  return {params.q_norm, params.k_norm, params.norm_eps, params.cos_sin.f32(), params.rotary_dim};
-}
 
 // sums[i] = count(0) + ... + count(i - 1) for i in 0..n, in shared memory, by the whole block
 // (kThreads threads). Ends with a barrier.

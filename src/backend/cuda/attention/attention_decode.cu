@@ -10,8 +10,7 @@
 #include <limits>
 
 #include "backend/cuda/attention/attention_decode_batch.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/rope.cuh"
+#include "backend/cuda/device/launch.cuh"
 
 namespace nanovllm::cuda {
 namespace {

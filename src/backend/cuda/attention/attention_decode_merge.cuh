@@ -5,8 +5,8 @@
 #pragma once
 
 #include "backend/cuda/attention/attention.cuh"
-#include "backend/cuda/hand_over.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/hand_over.cuh"
+#include "backend/cuda/device/vector.cuh"
 
 namespace nanovllm::cuda {
 

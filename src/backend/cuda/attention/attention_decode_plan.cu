@@ -2,7 +2,7 @@
 
 #include "backend/cuda/attention/attention.cuh"
 #include "backend/cuda/attention/attention_decode_plan.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

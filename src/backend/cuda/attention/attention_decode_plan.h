@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "backend/cuda/memory.h"
+#include "backend/cuda/device/memory.h"
 
 namespace nanovllm::cuda {
 

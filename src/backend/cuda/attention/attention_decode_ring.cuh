@@ -6,8 +6,8 @@
 #pragma once
 
 #include "backend/cuda/attention/attention_decode_plan.h"
-#include "backend/cuda/bulk_copy.cuh"
-#include "backend/cuda/linear/mma.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
+#include "backend/cuda/device/mma.cuh"
 
 namespace nanovllm::cuda {
 

@@ -4,8 +4,8 @@
 
 #include "backend/cuda/attention/attention_decode_merge.cuh"
 #include "backend/cuda/attention/attention_decode_ring.cuh"
-#include "backend/cuda/linear/mma.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/vector.cuh"
 
 namespace nanovllm::cuda {
 

@@ -10,9 +10,9 @@
 
 #include "backend/cuda/attention/attention_prefill.cuh"
 #include "backend/cuda/attention/attention_softmax.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear/mma.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {

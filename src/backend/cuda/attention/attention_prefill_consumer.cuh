@@ -4,9 +4,9 @@
 
 #include "backend/cuda/attention/attention_prefill_hopper.cuh"
 #include "backend/cuda/attention/attention_softmax.cuh"
-#include "backend/cuda/linear/wgmma.cuh"
-#include "backend/cuda/linear/wgmma_weights.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/vector.cuh"
+#include "backend/cuda/device/wgmma.cuh"
+#include "backend/cuda/device/wgmma_weights.cuh"
 
 namespace nanovllm::cuda::hopper_prefill {
 

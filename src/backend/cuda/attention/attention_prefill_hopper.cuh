@@ -4,7 +4,7 @@
 
 #include "backend/cuda/attention/attention_prefill.cuh"
 #include "backend/cuda/attention/attention_prefill_merge.cuh"
-#include "backend/cuda/bulk_copy.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
 
 namespace nanovllm::cuda::hopper_prefill {
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention_softmax.cuh"
-#include "backend/cuda/bulk_copy.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
 
 namespace nanovllm::cuda {
 

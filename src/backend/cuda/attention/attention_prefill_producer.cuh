@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention_prefill_hopper.cuh"
-#include "backend/cuda/tma.cuh"
+#include "backend/cuda/device/tma.cuh"
 
 namespace nanovllm::cuda::hopper_prefill {
 

@@ -13,8 +13,8 @@
 
 #include "backend/cuda/attention/attention_prefill_consumer.cuh"
 #include "backend/cuda/attention/attention_prefill_producer.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/tensor_map.h"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/tensor_map.h"
 
 namespace nanovllm::cuda {
 namespace {

@@ -6,10 +6,10 @@
 // outputs, which are not rounded before. A row's bits do not depend on the others.
 #include <algorithm>
 
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/warp_rows.cuh"
 #include "backend/cuda/experts/routing.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
-#include "backend/cuda/linear/warp_rows.cuh"
 
 namespace nanovllm::cuda {
 namespace {

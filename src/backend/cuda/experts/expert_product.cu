@@ -3,10 +3,10 @@
 // block neighbouring ones, for which they read the same rows; bound by the multiply-adds.
 #include <algorithm>
 
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/warp_rows.cuh"
 #include "backend/cuda/experts/experts.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
-#include "backend/cuda/linear/warp_rows.cuh"
 
 namespace nanovllm::cuda {
 namespace {

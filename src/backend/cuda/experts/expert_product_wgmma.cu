@@ -15,13 +15,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/device/tma.cuh"
+#include "backend/cuda/device/vector.cuh"
+#include "backend/cuda/device/wgmma.cuh"
 #include "backend/cuda/experts/experts.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
-#include "backend/cuda/linear/wgmma.cuh"
-#include "backend/cuda/tensor_map.h"
-#include "backend/cuda/tma.cuh"
-#include "backend/cuda/vector.cuh"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

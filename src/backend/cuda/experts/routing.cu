@@ -1,9 +1,9 @@
 // Which rows go to which experts, and back: choice, sort by expert, and the sum over a
 // row's experts. Bound by latency where rows are few; by the gathered rows, P H elements written
 // and read, where they are many.
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/experts/routing.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {

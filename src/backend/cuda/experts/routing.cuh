@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/device/device.cuh"
 #include "backend/cuda/experts/experts.h"
 
 namespace nanovllm::cuda {

@@ -1,8 +1,8 @@
 // activation(gate) * up, and the cap of logits. Both are bound by memory: 3 I (2 N) elements a row.
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/vector.cuh"
+#include "backend/cuda/layer/row_kernels.h"
 
 namespace nanovllm::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // Rows of a table by id. Moves H * (size of act) bytes in and 4 H out for each token; gather_rows
 // moves a row's bytes in and out. Both 16 bytes at a time where addresses and sizes allow it.
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/vector.cuh"
+#include "backend/cuda/layer/row_kernels.h"
 
 namespace nanovllm::cuda {
 namespace {

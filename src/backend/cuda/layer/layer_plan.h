@@ -13,9 +13,6 @@
 
 namespace nanovllm::cuda {
 
-// Throws Error(kUnsupported) for shapes that no kernel takes. `device` is for the sentence.
-void check_shapes(const StackSpec& spec, const std::string& device);
-
 enum class TailPath {
   kOpByOp,
   kOneKernel,    // layer_tail.cu

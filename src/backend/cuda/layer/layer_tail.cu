@@ -18,11 +18,11 @@
 #include <atomic>
 #include <bit>
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/memory.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/layer_tail_plan.cuh"
 #include "backend/cuda/layer/layer_tail_warp.cuh"
-#include "backend/cuda/memory.h"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/hand_over.cuh"
+#include "backend/cuda/device/hand_over.cuh"
 
 namespace nanovllm::cuda {
 

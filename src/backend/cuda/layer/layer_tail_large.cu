@@ -11,9 +11,9 @@
 // needs only these elements of the rows at once; sums stay in registers to the product's end. The
 // rows of a slot are 2,048 bytes apart, so that the two that a quarter of a warp reads lie in the
 // same banks: reading takes two passes, a third of the time that the copies take.
+#include "backend/cuda/device/memory.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/layer_tail_large.cuh"
-#include "backend/cuda/memory.h"
 #include "backend/cuda/peers/peer_launch.cuh"
 
 namespace nanovllm::cuda {

@@ -1,12 +1,12 @@
 // A block's part in the layer tail's kernel for large layers; see layer_tail_large.cu.
 #pragma once
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/layer/layer_tail_large_exchange.cuh"
 #include "backend/cuda/layer/layer_tail_ring.cuh"
-#include "backend/cuda/linear/mma.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 

@@ -2,8 +2,8 @@
 // how blocks and ranks hand rows to each other; see layer_tail_large.cu.
 #pragma once
 
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/hand_over.cuh"
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/device/hand_over.cuh"
 #include "backend/cuda/layer/layer_tail_exchange.cuh"
 #include "backend/cuda/layer/layer_tail_plan.cuh"
 #include "backend/cuda/peers/peer_memory.cuh"

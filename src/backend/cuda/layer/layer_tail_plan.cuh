@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/layer/layer_tail_exchange.cuh"
 #include "backend/cuda/layer/layer_tail_ring.cuh"
 #include "backend/cuda/linear/linear_skinny.h"

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/bulk_copy.cuh"
-#include "backend/cuda/linear/mma.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
+#include "backend/cuda/device/mma.cuh"
 
 namespace nanovllm::cuda {
 

@@ -2,9 +2,9 @@
 // kSlotDepth elements a warp takes kWarpDepth neighbours.
 #pragma once
 
-#include "backend/cuda/layer/activation.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/layer/layer_tail_plan.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 

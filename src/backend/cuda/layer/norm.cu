@@ -2,10 +2,10 @@
 // residual stream. A block a row; moves 4 H bytes in (8 H in and 4 H out with the addition) plus
 // the act tensors, once each: the row waits in registers between the two passes. Over all heads of
 // q or k, a block reads its part of a row twice, the second time from the cache.
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/vector.cuh"
+#include "backend/cuda/layer/row_kernels.h"
 
 namespace nanovllm::cuda {
 namespace {

@@ -2,9 +2,10 @@
 // and the store of k and v into the paged cache, in one pass: reads and writes each of qkv's
 // elements once, and a token's row of cos and sin. Neighbouring lanes hold a head in vectors of 8
 // elements; a rotation's partner lies in another lane's registers.
-#include "backend/cuda/attention/attention.cuh"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/rope.cuh"
+#include "backend/cuda/device/kv_layout.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/rope.cuh"
+#include "backend/cuda/layer/row_kernels.h"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

@@ -1,9 +1,9 @@
 // Products whose result is float32 and whose elements' sums have one order, whatever the number of
 // rows: out[T,N] = x[T,K] W[N,K]^T + bias. They are those of float32 with `deterministic`, bound by
 // the multiply-adds, and routers' of few rows, which are bound by latency: a warp has one element.
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/linear/warp_rows.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/warp_rows.cuh"
+#include "backend/cuda/linear/linear_float.h"
 
 namespace nanovllm::cuda {
 namespace {

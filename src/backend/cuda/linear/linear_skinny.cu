@@ -17,8 +17,8 @@
 
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/layer/activation.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/linear/linear_skinny_stream.cuh"
 
 namespace nanovllm::cuda {

@@ -2,9 +2,9 @@
 // rows, or their norms. See linear_skinny.cu.
 #pragma once
 
+#include "backend/cuda/device/mma.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/linear/linear_skinny_plan.h"
-#include "backend/cuda/linear/mma.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda::skinny {
 

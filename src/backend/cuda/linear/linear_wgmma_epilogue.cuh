@@ -4,9 +4,9 @@
 // instructions is, so that sizes are template parameters and nothing is divided that need not be.
 #pragma once
 
-#include "backend/cuda/layer/activation.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/linear/linear_wgmma_plan.h"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 

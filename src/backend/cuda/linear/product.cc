@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/cuda_check.h"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {

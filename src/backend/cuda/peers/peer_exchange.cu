@@ -8,9 +8,9 @@
 // Reads come back a few microseconds later, so every thread has several under way.
 #include <algorithm>
 
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/peers/peer_kernels.h"
 #include "backend/cuda/peers/peer_launch.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Launches of kernels that wait for the other ranks' kernels.
 #pragma once
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/peers/peer_queue.h"
 
 namespace nanovllm::cuda {

@@ -5,9 +5,9 @@
 // layer ends with: a block a row, whose sum stays in registers.
 #include <algorithm>
 
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/peers/peer_kernels.h"
 #include "backend/cuda/peers/peer_launch.cuh"
-#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/sampling/sampling_slot.h"
 #include "base/check.h"
 
-namespace nanovllm {
-namespace cuda {
+namespace nanovllm::cuda {
 
 class Sampler::Ticket final : public SamplingTicket {
  public:
@@ -115,12 +113,4 @@ void Sampler::launch(SamplingSlot& slot) {
   slot.record(stream_);
 }
 
-}  // namespace cuda
-
-std::unique_ptr<SamplingTicket> CudaBackend::sample(std::span<const SamplingRow> rows,
-                                                    Tensor logits, int32_t* sampled_ids,
-                                                    const int32_t* previous_ids) {
-  return sampler_->sample(rows, logits, sampled_ids, previous_ids);
-}
-
-}  // namespace nanovllm
+}  // namespace nanovllm::cuda

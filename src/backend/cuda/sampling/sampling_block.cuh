@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/device/device.cuh"
 #include "backend/cuda/sampling/sampling_kernels.h"
 
 namespace nanovllm::cuda {

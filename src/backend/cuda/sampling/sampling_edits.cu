@@ -3,7 +3,7 @@
 // own, and counts them in shared memory, so that nothing is sorted and no two blocks share a logit.
 // Reads each list once for each of the row's V / 8192 ranges (from the L2 cache), and 512 bytes for
 // each block of logits that it changes.
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sampling/sampling_block.cuh"
 
 namespace nanovllm::cuda {

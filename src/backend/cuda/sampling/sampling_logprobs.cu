@@ -2,7 +2,7 @@
 // ones. A thread block a row; edited logits get their raw values back first. Reads the blocks that
 // reach the chosen token's logit (few, but for unlikely tokens of a prompt) and those that reach
 // the last of the most likely ones.
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sampling/sampling_row_threshold.cuh"
 
 namespace nanovllm::cuda {

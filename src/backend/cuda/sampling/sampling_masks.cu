@@ -4,7 +4,7 @@
 // memory of 3 TB/s: 256 rows that all bring a new one take 100 us, twice as long as their scan, and
 // a fiftieth of the step of a model of 0.6 billion parameters. Rows whose mask is in the table
 // bring nothing. The bus is read before the kernel in front of this one has ended.
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sampling/sampling_block.cuh"
 
 namespace nanovllm::cuda {

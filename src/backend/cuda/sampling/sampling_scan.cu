@@ -2,7 +2,7 @@
 // A warp takes blocks of 128 logits and keeps the largest and the mass of each, all of which later
 // kernels need to know which few blocks they have to look into again. A row is spread over as many
 // warps as the machine has room for: what a block's numbers are does not depend on that.
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sampling/sampling_block.cuh"
 
 namespace nanovllm::cuda {

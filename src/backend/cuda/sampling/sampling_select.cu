@@ -2,7 +2,7 @@
 // the block of its largest logit, a plain draw the block where the cumulative mass crosses u. min_p
 // and top_k read the few blocks that reach their thresholds; top_p those that hold what its tokens
 // can be among, which is all of a flat row.
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/sampling/sampling_row_threshold.cuh"
 #include "base/philox.h"
 

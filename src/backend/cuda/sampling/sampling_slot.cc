@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/memory.h"
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/memory.h"
 #include "base/check.h"
 
 namespace nanovllm::cuda {

@@ -1,0 +1,233 @@
+#include "backend/cuda/backend/cuda_backend.h"
+
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/backend/device_speed.h"
+#include "backend/cuda/backend/staging.h"
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/device_properties.h"
+#include "backend/cuda/device/memory.h"
+#include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/layer/row_kernels.h"
+#include "backend/cuda/sampling/sampling.h"
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+// Smaller ones are not worth a chunk of pinned memory: the driver has some of its own for them.
+constexpr size_t kLargeUpload = size_t{1} << 18;
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
+
+}  // namespace
+
+int CudaBackend::device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+CudaBackend::CudaBackend(const CudaOptions& options)
+    : device_(options.device), deterministic_(options.deterministic) {
+  if (device_ >= device_count()) {
+    throw_error(ErrorCode::kUnsupported,
+                "no CUDA device {}: this machine has {}; use the device cpu", device_,
+                device_count());
+  }
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  properties_ = cuda::device_properties(device_);
+  NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_, options.progress);
+  workspace_ = allocate(kWorkspaceBytes);
+  const int multiprocessors = properties_.multiProcessorCount;
+  const auto words = [&](size_t bytes) {
+    auto buffer = allocate(bytes);
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0xff, bytes, stream_));
+    return buffer;
+  };
+  decode_words_ = words(cuda::decode_attention_bytes(multiprocessors));
+  if (properties_.major == 9 && !deterministic_) {
+    prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
+  }
+  decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
+  split_norm_ = allocate(cuda::split_norm_bytes());
+  products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
+  tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_);
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, properties_.sharedMemPerBlockOptin);
+}
+
+CudaBackend::~CudaBackend() {
+  rank_.reset();
+  cudaStreamSynchronize(stream_);
+  uploader_.reset();
+  tail_kernel_.reset();
+  sampler_.reset();
+  cudaStreamDestroy(stream_);
+}
+
+BackendTraits CudaBackend::traits() const { return {.is_asynchronous = true}; }
+
+// Each thread has a current device, at first number 0.
+void CudaBackend::enter_thread() { NANOVLLM_CUDA_CHECK(cudaSetDevice(device_)); }
+
+DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
+  const auto attribute = [this](cudaDeviceAttr which) {
+    int value = 0;
+    NANOVLLM_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device_));
+    return value;
+  };
+  const double clock_hz = 1e3 * attribute(cudaDevAttrClockRate);  // the highest
+  const double memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate);
+  const double ticks = clock_hz * properties_.multiProcessorCount;
+  const int major = properties_.major, minor = properties_.minor;
+  const bool may_use_wgmma = prefill_words_ != nullptr;
+  return {.flops = ticks * cuda::flops_per_tick(major, minor, spec.dtype),
+          .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, spec.dtype,
+                                                                    spec.head_dim, may_use_wgmma),
+          .bytes =
+              cuda::peak_memory_bytes(memory_clock_hz, attribute(cudaDevAttrGlobalMemoryBusWidth))};
+}
+
+std::string CudaBackend::description() const {
+  return fmt::format("cuda ({}, {} SMs, {:.0f} GiB)", properties_.name,
+                     properties_.multiProcessorCount,
+                     static_cast<double>(properties_.totalGlobalMem) / 0x1p30);
+}
+
+MemoryInfo CudaBackend::memory() const {
+  size_t free = 0, total = 0;
+  NANOVLLM_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  auto buffer = std::make_unique<cuda::DeviceBuffer>(bytes);
+  if (bytes > 0) {
+    // Zero at once and not in the order of the stream: other devices may write to it.
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, stream_));
+    synchronize();
+  }
+  return buffer;
+}
+
+void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+  decode_plans_->forget();
+  if (bytes < kLargeUpload) {
+    NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    return;
+  }
+  uploader_->copy(device, bytes, [host](char* chunk, size_t begin, size_t count) {
+    std::memcpy(chunk, static_cast<const char*>(host) + begin, count);
+  });
+}
+
+void CudaBackend::finish_loading() { uploader_->release(); }
+
+void CudaBackend::download(void* host, const void* device, size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  return std::make_unique<cuda::PinnedBuffer>(bytes);
+}
+
+void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
+                              int64_t num_token_ids, const int32_t* previous_ids) {
+  decode_plans_->forget();
+  cuda::launch_stage_batch(stream_, device, host, count, num_token_ids, previous_ids);
+}
+
+size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
+  return size_t{2} * spec.num_kv_heads * spec.block_size * spec.head_dim * size_of(spec.dtype);
+}
+
+void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
+                            int32_t first_id) {
+  cuda::launch_embedding(stream_, out.f32(), ids, table.rows.data, table.rows.dtype,
+                         static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
+                         static_cast<int>(table.rows.rows()), first_id, table.scale);
+}
+
+void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps) {
+  const bool is_act = x.dtype == out.dtype;
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, is_act ? x.data : nullptr, 1,
+                        is_act ? nullptr : x.f32(), weight, static_cast<int>(x.rows()),
+                        static_cast<int>(x.row_size()), eps);
+}
+
+void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, float scale,
+                               const float* weight, float eps) {
+  NANOVLLM_CHECK(x.dtype == out.dtype);
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, scale, nullptr,
+                        weight, static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
+}
+
+void CudaBackend::norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) {
+  const auto launch = [&](cuda::HeadsNormPart part) {
+    cuda::launch_norm_all_heads(stream_, qkv.data, qkv.dtype, means.f32(), norm,
+                                static_cast<int>(qkv.rows()), static_cast<int>(qkv.row_size()),
+                                world_size(), part);
+  };
+  if (world_size() == 1) return launch(cuda::HeadsNormPart::kAll);
+  launch(cuda::HeadsNormPart::kMeans);
+  all_reduce(means);
+  launch(cuda::HeadsNormPart::kScale);
+}
+
+void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
+                                     const KvCache& cache, const ForwardBatch& batch) {
+  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
+}
+
+cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
+  const auto words = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
+  };
+  return {words(decode_words_), words(prefill_words_), decode_plans_.get(),
+          properties_.multiProcessorCount, static_cast<int>(properties_.sharedMemPerBlockOptin)};
+}
+
+void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
+                                  const AttentionParams& params, const ForwardBatch& batch) {
+  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
+                               attention_workspace(), deterministic_);
+}
+
+void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
+                                   const KvCache& cache, const AttentionParams& params,
+                                   const ForwardBatch& batch) {
+  const bool is_done =
+      !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
+      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
+                                              params, batch, attention_workspace());
+  if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
+}
+
+void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
+  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype, static_cast<int>(out.rows()),
+                           static_cast<int>(out.row_size()), activation);
+}
+
+void CudaBackend::soft_cap(Tensor logits, float cap) {
+  cuda::launch_soft_cap(stream_, logits.f32(), logits.num_elements(), cap);
+}
+
+void CudaBackend::gather_rows(Tensor out, Tensor x, const int32_t* rows) {
+  cuda::launch_gather_rows(stream_, out.data, x.data, rows, static_cast<int>(out.rows()),
+                           x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
+}
+
+std::unique_ptr<SamplingTicket> CudaBackend::sample(std::span<const SamplingRow> rows,
+                                                    Tensor logits, int32_t* sampled_ids,
+                                                    const int32_t* previous_ids) {
+  return sampler_->sample(rows, logits, sampled_ids, previous_ids);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,105 @@
+// Launches with programmatic dependent launch: a kernel's blocks may start while the kernel before
+// it on the stream still runs, so that its start-up (and whatever does not depend on the
+// predecessor, the prefetch of weights above all) hides behind the predecessor's tail.
+//
+// The rule: every kernel launched by launch() calls wait_for_predecessor() in every thread before
+// it reads what an earlier kernel wrote, and before it writes anything at all. (Decode attention
+// reads the batch's lengths and blocks and older keys and values before: the kernels that write
+// them, and the first behind stage_batch_kernel, wait before they release.) The predecessor's
+// results are complete then, and so are those of all kernels before it, because it waited likewise.
+// release_successor() is a hint: once every block has called it or ended, the next kernel's blocks
+// may be scheduled beside this kernel's; call it early when the successor fits beside, late
+// otherwise.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/device_properties.h"
+
+namespace nanovllm::cuda {
+
+// Whether this build has the code of a kernel that is for Hopper proper (sm_90a) only: without, it
+// is empty, and has no arrays in shared memory.
+template <typename... Params>
+bool is_compiled(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes = {};
+  NANOVLLM_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.sharedSizeBytes > 0;
+}
+
+// Dynamic shared memory that a kernel gets unasked: 48 KiB, less what its static arrays may take.
+constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
+
+// kernel<<<grid, block, shared_bytes, stream>>>(args...), in clusters of `cluster` blocks along x.
+template <typename... Params, typename... Args>
+void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     int cluster, size_t shared_bytes, Args&&... args) {
+  if (shared_bytes > kDefaultSharedBytes) {
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), shared_bytes);
+  }
+  cudaLaunchAttribute attributes[3] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  // Kernels run beside each other only where they want the same division of a multiprocessor's
+  // memory into cache and shared memory: all of ours want as much shared memory as there is.
+#if CUDART_VERSION >= 12050
+  auto& carveout = attributes[config.numAttrs++];
+  carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+#else
+  NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
+#endif
+  if (supports_programmatic_launch()) {
+    auto& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    auto& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+  }
+  NANOVLLM_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+}
+
+// kernel<<<grid, block, shared_bytes, stream>>>(args...).
+template <typename... Params, typename... Args>
+void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+            size_t shared_bytes, Args&&... args) {
+  launch_clusters(stream, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
+}
+
+// Calls f.operator()<n>() for the one of `values` that x is; false if it is none.
+template <auto... values, typename T, typename F>
+bool with_constant(T x, F&& f) {
+  const auto call_if_equal = [&]<auto value>() {
+    if (x != value) return false;
+    f.template operator()<value>();
+    return true;
+  };
+  return (call_if_equal.template operator()<values>() || ...);
+}
+
+__device__ inline void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ inline void release_successor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace nanovllm::cuda
