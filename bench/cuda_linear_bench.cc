@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/device_context.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/row_kernels.h"
 #include "backend/cuda/linear/linear_skinny.h"
@@ -32,14 +33,7 @@ namespace {
 
 using Bf16 = BFloat16;
 
-const cudaDeviceProp& device() {
-  static const cudaDeviceProp properties = [] {
-    cudaDeviceProp p;
-    NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&p, 0));
-    return p;
-  }();
-  return properties;
-}
+const DeviceTraits& device() { return DeviceContext::of(0).traits(); }
 
 struct Shape {
   const char* name;
@@ -220,7 +214,7 @@ int check() {
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
               cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
-          if (!launch_skinny(nullptr, p, device())) continue;
+          if (!launch_skinny(nullptr, p, device().properties)) continue;
           NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
           double error = 0, norm2 = 0;
           const int width = e == Epilogue::kActAndMul ? n / 2 : n;
@@ -290,14 +284,15 @@ void products(const std::vector<int>& row_counts, bool large) {
       const auto run = [&](cudaStream_t stream) {
         for (int i = 0; i < launches; ++i) {
           p.weight = weights[i % copies];
-          launch_skinny(stream, p, device());
+          launch_skinny(stream, p, device().properties);
         }
       };
       p.weight = weights[0];
-      if (launch_skinny(nullptr, p, device())) ours = time_graph(run) / launches;
+      if (launch_skinny(nullptr, p, device().properties)) ours = time_graph(run) / launches;
       p.norm = {norm, 1e-6f};
       p.x = residual;
-      if (s.norm && launch_skinny(nullptr, p, device())) fused = time_graph(run) / launches;
+      if (s.norm && launch_skinny(nullptr, p, device().properties))
+        fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
       int which = 0;
@@ -360,7 +355,6 @@ class DecodeStep {
                          matrix(2 * shape.width, shape.hidden, i),
                          matrix(shape.hidden, shape.width, i)});
     }
-    NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device_, 0));
   }
   ~DecodeStep() {
     for (const LayerWeights& l : layers_) {
@@ -386,7 +380,7 @@ class DecodeStep {
           product(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
           product(qkv, hidden, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
       if (kernel != nullptr) {
-        const int multiprocessors = device().multiProcessorCount;
+        const int multiprocessors = device().num_multiprocessors();
         if (LayerTailKernel::takes(products, multiprocessors)) {
           kernel->launch(stream, products);
         } else if (LayerTailKernel::takes_large(products, multiprocessors)) {
@@ -396,7 +390,7 @@ class DecodeStep {
         }
       } else {
         for (const SkinnyProduct& p : products) {
-          if (!launch_skinny(stream, p, device())) return false;
+          if (!launch_skinny(stream, p, device().properties)) return false;
         }
       }
     }
@@ -413,11 +407,9 @@ class DecodeStep {
             wgmma(2 * width, hidden, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
             wgmma(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
             wgmma(qkv, hidden, next.qkv, nullptr, true, Epilogue::kStore, qkv_)}) {
-        if (!has_wgmma_kernels(device_) ||
-            plan_wgmma(p, device_.multiProcessorCount).features == 0) {
-          return false;
-        }
-        launch_wgmma(stream, p, device_);
+        const int multiprocessors = device().num_multiprocessors();
+        if (!device().has_wgmma || plan_wgmma(p, multiprocessors).features == 0) return false;
+        launch_wgmma(stream, p, multiprocessors);
       }
     }
     return true;
@@ -518,7 +510,6 @@ class DecodeStep {
   const Layers shape_;
   int rows_ = 1;
   Cublas cublas_;
-  cudaDeviceProp device_;
   std::vector<LayerWeights> layers_;
   float* residual_ = device_array<float>(kMaxRows * shape_.hidden);
   float* norm_ = device_array<float>(shape_.hidden);
@@ -532,7 +523,7 @@ class DecodeStep {
 };
 
 void step() {
-  const auto kernel = LayerTailKernel::make(0, device());
+  const auto kernel = LayerTailKernel::make(DeviceContext::of(0), "this benchmark");
   for (const Layers& layers : kSteps) {
     DecodeStep decode(layers);
     for (const int rows : {1, 2, 4, 8}) {

@@ -72,7 +72,7 @@ if(NANOVLLM_CUDA)
                              $<$<BOOL:${NANOVLLM_RACECHECK}>:NANOVLLM_RACECHECK>)
   target_link_libraries(nanovllm_cuda INTERFACE CUDA::cudart_static CUDA::cublasLt)
   if(NANOVLLM_CUDA_MAX_SHARED_MEMORY)
-    set_source_files_properties(src/backend/cuda/device/device_properties.cu PROPERTIES COMPILE_DEFINITIONS
+    set_source_files_properties(src/backend/cuda/device/device_context.cu PROPERTIES COMPILE_DEFINITIONS
       NANOVLLM_CUDA_MAX_SHARED_MEMORY=${NANOVLLM_CUDA_MAX_SHARED_MEMORY})
   endif()
   list(APPEND NANOVLLM_LINK_LIBRARIES $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)

@@ -9,7 +9,7 @@
 
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/backend/cuda_backend.h"
-#  include "backend/cuda/device/device_properties.h"
+#  include "backend/cuda/device/device_context.h"
 #  include "backend/cuda/layer/layer_plan.h"
 #  include "backend/cuda/layer/layer_tail.h"
 #endif
@@ -20,8 +20,8 @@ namespace nanovllm::test {
 // Whether the GPU is to have kernels that do a layer's tail at once: Hopper, and what has as much
 // shared memory.
 inline bool has_tail_kernels() {
-  const cudaDeviceProp device = cuda::device_properties(0);
-  return device.major >= 9 && device.sharedMemPerBlockOptin >= 227 << 10;
+  const cuda::DeviceTraits& device = cuda::DeviceContext::of(0).traits();
+  return device.properties.major >= 9 && device.block_bytes() >= 227 << 10;
 }
 #endif
 

@@ -115,8 +115,6 @@ size_t prefill_attention_bytes(int num_multiprocessors) {
 
 bool launch_wgmma_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch) {
   if (call.workspace.prefill_words == nullptr) return false;
-  static const bool has_kernels = is_compiled(wgmma_prefill_kernel<64>);
-  if (!has_kernels) return false;
   bool is_done = false;
   with_constant<64, 128, 256>(call.p.kv.head_dim,
                               [&]<int kDim>() { is_done = launch_for_dim<kDim>(call, batch); });

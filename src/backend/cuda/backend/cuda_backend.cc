@@ -1,12 +1,13 @@
 #include "backend/cuda/backend/cuda_backend.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "backend/cuda/backend/device_speed.h"
 #include "backend/cuda/backend/staging.h"
 #include "backend/cuda/device/cuda_check.h"
-#include "backend/cuda/device/device_properties.h"
+#include "backend/cuda/device/device_context.h"
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/row_kernels.h"
@@ -19,6 +20,12 @@ namespace {
 // Smaller ones are not worth a chunk of pinned memory: the driver has some of its own for them.
 constexpr size_t kLargeUpload = size_t{1} << 18;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
+
+// Tells people which engine of the process is meant.
+std::string next_name() {
+  static std::atomic<int> count = 0;
+  return fmt::format("engine {} of this process", ++count);
+}
 
 }  // namespace
 
@@ -37,25 +44,26 @@ CudaBackend::CudaBackend(const CudaOptions& options)
                 device_count());
   }
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
-  properties_ = cuda::device_properties(device_);
+  cuda::DeviceContext& context = cuda::DeviceContext::of(device_);
+  traits_ = context.traits();
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   uploader_ = std::make_unique<cuda::Uploader>(device_, stream_, options.progress);
   workspace_ = allocate(kWorkspaceBytes);
-  const int multiprocessors = properties_.multiProcessorCount;
+  const int multiprocessors = traits_.num_multiprocessors();
   const auto words = [&](size_t bytes) {
     auto buffer = allocate(bytes);
     NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0xff, bytes, stream_));
     return buffer;
   };
   decode_words_ = words(cuda::decode_attention_bytes(multiprocessors));
-  if (properties_.major == 9 && !deterministic_) {
+  if (traits_.has_wgmma && !deterministic_) {
     prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
   }
   decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
-  tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_);
-  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, properties_.sharedMemPerBlockOptin);
+  tail_kernel_ = cuda::LayerTailKernel::make(context, next_name());
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, traits_.block_bytes());
 }
 
 CudaBackend::~CudaBackend() {
@@ -80,8 +88,8 @@ DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
   };
   const double clock_hz = 1e3 * attribute(cudaDevAttrClockRate);  // the highest
   const double memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate);
-  const double ticks = clock_hz * properties_.multiProcessorCount;
-  const int major = properties_.major, minor = properties_.minor;
+  const double ticks = clock_hz * traits_.num_multiprocessors();
+  const int major = traits_.properties.major, minor = traits_.properties.minor;
   const bool may_use_wgmma = prefill_words_ != nullptr;
   return {.flops = ticks * cuda::flops_per_tick(major, minor, spec.dtype),
           .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, spec.dtype,
@@ -91,9 +99,9 @@ DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
 }
 
 std::string CudaBackend::description() const {
-  return fmt::format("cuda ({}, {} SMs, {:.0f} GiB)", properties_.name,
-                     properties_.multiProcessorCount,
-                     static_cast<double>(properties_.totalGlobalMem) / 0x1p30);
+  return fmt::format("cuda ({}, {} SMs, {:.0f} GiB)", traits_.properties.name,
+                     traits_.num_multiprocessors(),
+                     static_cast<double>(traits_.properties.totalGlobalMem) / 0x1p30);
 }
 
 MemoryInfo CudaBackend::memory() const {
@@ -191,7 +199,7 @@ cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
     return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
   };
   return {words(decode_words_), words(prefill_words_), decode_plans_.get(),
-          properties_.multiProcessorCount, static_cast<int>(properties_.sharedMemPerBlockOptin)};
+          traits_.num_multiprocessors(), static_cast<int>(traits_.block_bytes())};
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,

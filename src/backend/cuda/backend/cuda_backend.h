@@ -11,6 +11,7 @@
 #include "backend/cuda/attention/attention_decode_plan.h"
 #include "backend/cuda/backend/cuda_communicator.h"
 #include "backend/cuda/backend/uploader.h"
+#include "backend/cuda/device/device_traits.h"
 #include "backend/cuda/layer/layer_plan.h"
 #include "backend/cuda/linear/product.h"
 #include "ops/backend.h"
@@ -120,7 +121,7 @@ class CudaBackend final : public Backend {
 
   const int device_;
   const bool deterministic_;
-  cudaDeviceProp properties_ = {};
+  cuda::DeviceTraits traits_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Buffer> workspace_;                     // of cuBLASLt
   std::unique_ptr<Buffer> decode_words_, prefill_words_;  // see cuda::AttentionWorkspace

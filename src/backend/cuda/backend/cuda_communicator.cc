@@ -62,22 +62,25 @@ bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor res
   return true;
 }
 
-CudaCommunicatorGroup::OnlyOne::OnlyOne(int world_size) : counts_(world_size > 1) {
-  if (counts_ && exists().exchange(true)) {
-    throw_error(ErrorCode::kUnsupported,
-                "this process has an engine with several GPUs already, and the GPUs of two could "
-                "wait for each other for ever; end that one first, or run this one in a process "
-                "of its own");
+// Of every device of the process, and not of the group's alone: to free memory of one, as another
+// group may at any time, can take until the others have come to an end.
+std::vector<cuda::DeviceContext::Hold> CudaCommunicatorGroup::hold_devices(int world_size,
+                                                                           int first_gpu) {
+  std::vector<cuda::DeviceContext::Hold> holds;
+  for (int gpu = 0; world_size > 1 && gpu < CudaBackend::device_count(); ++gpu) {
+    cuda::DeviceContext& device = cuda::DeviceContext::of(gpu);
+    auto hold = device.take(cuda::Exclusive::kMeetingDevices,
+                            fmt::format("{} ranks from GPU {} on", world_size, first_gpu));
+    if (!hold) {
+      throw_error(ErrorCode::kUnsupported,
+                  "this process has an engine with several GPUs already ({}), and the GPUs of two "
+                  "could wait for each other for ever; end that one first, or run this one in a "
+                  "process of its own",
+                  device.holder_of(cuda::Exclusive::kMeetingDevices));
+    }
+    holds.push_back(*std::move(hold));
   }
-}
-
-CudaCommunicatorGroup::OnlyOne::~OnlyOne() {
-  if (counts_) exists() = false;
-}
-
-std::atomic<bool>& CudaCommunicatorGroup::OnlyOne::exists() {
-  static std::atomic<bool> flag{false};
-  return flag;
+  return holds;
 }
 
 // A GPU that no rank has would lose memory to this process's context.
@@ -88,7 +91,7 @@ cuda::PinnedBuffer CudaCommunicatorGroup::make_status(int gpu) {
 
 CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes, int first_gpu)
     : CommunicatorGroup(world_size, world_size <= usable_cpus()),
-      only_one_(world_size),
+      holds_(hold_devices(world_size, first_gpu)),
       most_line_bytes_(most_line_bytes),
       status_memory_(make_status(first_gpu)),
       peers_(world_size) {
@@ -103,7 +106,7 @@ void CudaCommunicatorGroup::join(int rank, Backend& backend) {
 }
 
 void CudaBackend::join(CudaCommunicatorGroup& group, int rank) {
-  const int blocks = tail_kernel_ != nullptr ? properties_.multiProcessorCount : 0;
+  const int blocks = tail_kernel_ != nullptr ? traits_.num_multiprocessors() : 0;
   rank_ = std::make_unique<CudaCommunicatorGroup::Rank>(group, rank, stream_, blocks);
 }
 

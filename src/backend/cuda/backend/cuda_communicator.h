@@ -4,10 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <vector>
 
+#include "backend/cuda/device/device_context.h"
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/peers/peer_queue.h"
 #include "ops/communicator.h"
@@ -38,21 +38,11 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
     int device = 0;
     std::unique_ptr<Buffer> memory;  // cuda::PeerMemory
   };
-  class OnlyOne {
-   public:
-    explicit OnlyOne(int world_size);
-    ~OnlyOne();
-    OnlyOne(const OnlyOne&) = delete;
-    OnlyOne& operator=(const OnlyOne&) = delete;
-
-   private:
-    static std::atomic<bool>& exists();
-    const bool counts_;
-  };
+  static std::vector<cuda::DeviceContext::Hold> hold_devices(int world_size, int first_gpu);
   static cuda::PinnedBuffer make_status(int gpu);
   void enable_access(int rank);
 
-  const OnlyOne only_one_;
+  const std::vector<cuda::DeviceContext::Hold> holds_;
   const int64_t most_line_bytes_;
   const cuda::PinnedBuffer status_memory_;
   volatile cuda::PeerStatus* const status_ = static_cast<cuda::PeerStatus*>(status_memory_.data());

@@ -61,10 +61,9 @@ std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
 }
 
 cuda::TailTraits CudaBackend::tail_traits() const {
-  cuda::TailTraits traits = {.device = properties_,
+  cuda::TailTraits traits = {.device = traits_,
                              .deterministic = deterministic_,
                              .has_tail_kernel = tail_kernel_ != nullptr,
-                             .has_wgmma_kernels = cuda::has_wgmma_kernels(properties_),
                              .world_size = world_size()};
   if (traits.world_size > 1) {
     traits.has_tail_kernel = rank_->all_have_tail_kernels();
@@ -107,7 +106,7 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, con
       break;
     case cuda::TailPath::kSkinnyChain:
       for (const cuda::SkinnyProduct& product : std::span(products).first(is_last ? 3 : 4)) {
-        cuda::launch_skinny(stream_, product, properties_);
+        cuda::launch_skinny(stream_, product, traits_.properties);
       }
       break;
     case cuda::TailPath::kWgmmaChain: {
@@ -118,7 +117,7 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, con
                      .squares = squares,
                      .parts = cuda::square_parts(static_cast<int>(x.residual.row_size()))});
       for (const cuda::WgmmaProduct& product : std::span(chain).first(is_last ? 3 : 4)) {
-        cuda::launch_wgmma(stream_, product, properties_);
+        cuda::launch_wgmma(stream_, product, traits_.num_multiprocessors());
       }
       break;
     }

@@ -146,7 +146,7 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   packed->down = pack(stacked(down));
   packed->is_for_tensor_cores = dtype == DType::kBFloat16 && one.activation != Activation::kGelu &&
                                 packed->hidden % 8 == 0 && packed->width % 8 == 0 &&
-                                cuda::has_expert_wgmma_kernels(properties_);
+                                traits_.has_wgmma;
   if (experts.shared) {
     packed->shared_width = static_cast<int>(experts.shared->down.in_features());
     packed->shared_activation = experts.shared->activation;
@@ -201,7 +201,7 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   ExpertProduct down = product_of(w, w.down, step, tile_rows);
   down.x = step.mlp;
   down.out = out.data;
-  const int multiprocessors = properties_.multiProcessorCount;
+  const int multiprocessors = traits_.num_multiprocessors();
   if (!deterministic_ && rows <= cuda::kMaxFewRows && pairs <= cuda::kMaxFewPairs &&
       w.hidden % 8 == 0 && w.width % 8 == 0) {
     return cuda::launch_few(stream_, params, step, gate_up, down, s.shared_out.data, x.dtype,

@@ -93,7 +93,7 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
     product.out = out.data;
     product.out_dtype = out.dtype;
     product.fixed_order = deterministic_;
-    if (cuda::launch_skinny(stream_, product, properties_)) return;
+    if (cuda::launch_skinny(stream_, product, traits_.properties)) return;
   } else if (deterministic_) {
     return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
                                      static_cast<int>(x.rows()), static_cast<int>(w.out_features),

@@ -17,18 +17,9 @@
 #include <utility>
 
 #include "backend/cuda/device/cuda_check.h"
-#include "backend/cuda/device/device_properties.h"
+#include "backend/cuda/device/device_context.h"
 
 namespace nanovllm::cuda {
-
-// Whether this build has the code of a kernel that is for Hopper proper (sm_90a) only: without, it
-// is empty, and has no arrays in shared memory.
-template <typename... Params>
-bool is_compiled(void (*kernel)(Params...)) {
-  cudaFuncAttributes attributes = {};
-  NANOVLLM_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  return attributes.sharedSizeBytes > 0;
-}
 
 // Dynamic shared memory that a kernel gets unasked: 48 KiB, less what its static arrays may take.
 constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
@@ -57,7 +48,7 @@ void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, 
   NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared));
 #endif
-  if (supports_programmatic_launch()) {
+  if (DeviceContext::current().traits().has_programmatic_launch) {
     auto& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -383,12 +383,6 @@ void launch_shape(cudaStream_t stream, const ExpertProduct& p, int num_multiproc
 
 }  // namespace
 
-bool has_expert_wgmma_kernels(const cudaDeviceProp& device) {
-  if (device.major != 9 || device.minor != 0) return false;
-  static const bool is_there = is_compiled(expert_wgmma_kernel<FewRows, false>);
-  return is_there;
-}
-
 void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
                          int num_multiprocessors) {
   NANOVLLM_CHECK(product.tokens == nullptr);

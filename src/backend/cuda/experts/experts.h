@@ -83,10 +83,9 @@ constexpr int kPlainTileRows = 8;
 void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DType dtype,
                            int num_multiprocessors);
 
-// On Hopper, in bfloat16, where K and out are multiples of 8 wide and the activation is not kGelu:
-// tiles of one of these many rows.
+// On devices with wgmma, in bfloat16, where K and out are multiples of 8 wide and the activation is
+// not kGelu: tiles of one of these many rows.
 constexpr int kSmallTileRows = 32, kLargeTileRows = 256;
-bool has_expert_wgmma_kernels(const cudaDeviceProp& device);
 void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
                          int num_multiprocessors);
 

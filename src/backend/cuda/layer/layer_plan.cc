@@ -54,7 +54,7 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
   // In a fixed order a row must be normalised as it is with any number of rows: apart.
   if (traits.deterministic) return TailPath::kOpByOp;
   for (SkinnyProduct& product : products) product.rows = rows;
-  const int multiprocessors = traits.device.multiProcessorCount;
+  const int multiprocessors = traits.device.num_multiprocessors();
   const int64_t sum_bytes = int64_t{rows} * products[0].out_features * 2;
   const bool takes_large = traits.has_tail_kernel && sum_bytes <= traits.most_sum_bytes &&
                            LayerTailKernel::takes_large(products, multiprocessors);
@@ -63,11 +63,13 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
     return TailPath::kOneKernel;
   }
   if (takes_large) return TailPath::kLargeKernel;
-  const auto is_skinny_product = [&](const auto& p) { return is_skinny(p, traits.device); };
+  const auto is_skinny_product = [&](const auto& p) {
+    return is_skinny(p, traits.device.properties);
+  };
   if (std::ranges::all_of(chain_of(products), is_skinny_product)) return TailPath::kSkinnyChain;
   const auto chain = wgmma_chain(products, {.weighted = const_cast<void*>(somewhere())});
   const auto is_wgmma = [&](const auto& p) { return plan_wgmma(p, multiprocessors).features > 0; };
-  return traits.has_wgmma_kernels && std::ranges::all_of(chain_of(chain), is_wgmma)
+  return traits.device.has_wgmma && std::ranges::all_of(chain_of(chain), is_wgmma)
              ? TailPath::kWgmmaChain
              : TailPath::kOpByOp;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/device/device_traits.h"
 #include "backend/cuda/linear/linear_skinny.h"
 #include "backend/cuda/linear/linear_wgmma.h"
 #include "ops/backend.h"
@@ -23,10 +24,9 @@ enum class TailPath {
 const char* to_string(TailPath path);
 
 struct TailTraits {
-  cudaDeviceProp device = {};
-  bool deterministic = false;      // rows must not depend on their number
-  bool has_tail_kernel = false;    // this engine, and so all of its ranks, has the device's
-  bool has_wgmma_kernels = false;  // the build has them for this device
+  DeviceTraits device = {};
+  bool deterministic = false;    // rows must not depend on their number
+  bool has_tail_kernel = false;  // this engine, and so all of its ranks, holds the device's
   int world_size = 1;
   // Sums over the ranks of more bytes than this do not go to everybody at once.
   int64_t most_sum_bytes = std::numeric_limits<int64_t>::max();

@@ -10,17 +10,20 @@ namespace nanovllm::cuda {
 inline TailTraits traits_of(int major, int minor, int multiprocessors, size_t block_bytes,
                             size_t multiprocessor_bytes) {
   TailTraits traits;
-  traits.device.major = major;
-  traits.device.minor = minor;
-  traits.device.multiProcessorCount = multiprocessors;
-  traits.device.sharedMemPerBlockOptin = block_bytes << 10;
-  traits.device.sharedMemPerMultiprocessor = multiprocessor_bytes << 10;
+  cudaDeviceProp& properties = traits.device.properties;
+  properties.major = major;
+  properties.minor = minor;
+  properties.multiProcessorCount = multiprocessors;
+  properties.sharedMemPerBlockOptin = block_bytes << 10;
+  properties.sharedMemPerMultiprocessor = multiprocessor_bytes << 10;
+  traits.device.has_programmatic_launch = major >= 9;
+  traits.device.has_wgmma = major == 9;
   return traits;
 }
 
 inline TailTraits h200() {
   TailTraits traits = traits_of(9, 0, 132, 227, 228);
-  traits.has_tail_kernel = traits.has_wgmma_kernels = true;
+  traits.has_tail_kernel = true;
   return traits;
 }
 inline TailTraits a100() { return traits_of(8, 0, 108, 163, 164); }

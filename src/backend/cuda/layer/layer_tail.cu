@@ -14,9 +14,9 @@
 // the right one. A lane holds 8 neighbours along K where two m16n8k16 want four pairs 8 apart; as
 // both operands are read in the same permuted order, the sums are over the same pairs.
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <bit>
+#include <optional>
+#include <utility>
 
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/device/memory.h"
@@ -82,17 +82,10 @@ __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailP
 #endif
 }
 
-// One flag a device, for the whole process.
-std::atomic<bool>& is_taken(int device) {
-  static std::array<std::atomic<bool>, 64> taken;
-  return taken[static_cast<size_t>(device) % taken.size()];
-}
-
 // Whether every multiprocessor holds a block: the limits of threads and registers are those of all
 // devices that have as much shared memory.
-bool fits(const cudaDeviceProp& properties) {
-  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <=
-         properties.sharedMemPerBlockOptin;
+bool fits(const DeviceTraits& device) {
+  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <= device.block_bytes();
 }
 
 // Whether the kernel takes the products, as far as one alone says.
@@ -117,14 +110,16 @@ bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int mul
 
 }  // namespace
 
-std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
-                                                       const cudaDeviceProp& properties) {
-  const int multiprocessors = properties.multiProcessorCount;
-  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(properties)) {
+std::unique_ptr<LayerTailKernel> LayerTailKernel::make(DeviceContext& device, std::string holder) {
+  const DeviceTraits& traits = device.traits();
+  const int multiprocessors = traits.num_multiprocessors();
+  if (!traits.has_programmatic_launch || multiprocessors > kMaxTailBlocks || !fits(traits)) {
     return nullptr;
   }
-  if (is_taken(device).exchange(true)) return nullptr;
-  std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(device, multiprocessors));
+  std::optional<DeviceContext::Hold> hold =
+      device.take(Exclusive::kMeetingBlocks, std::move(holder));
+  if (!hold) return nullptr;
+  std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(*std::move(hold), multiprocessors));
   const auto all_set = [](size_t bytes) {
     auto memory = std::make_unique<DeviceBuffer>(bytes);
     NANOVLLM_CUDA_CHECK(cudaMemset(memory->data(), 0xff, bytes));
@@ -136,10 +131,10 @@ std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
   return kernel;
 }
 
-LayerTailKernel::LayerTailKernel(int device, int multiprocessors)
-    : device_(device), multiprocessors_(multiprocessors) {}
+LayerTailKernel::LayerTailKernel(DeviceContext::Hold hold, int multiprocessors)
+    : hold_(std::move(hold)), multiprocessors_(multiprocessors) {}
 
-LayerTailKernel::~LayerTailKernel() { is_taken(device_) = false; }
+LayerTailKernel::~LayerTailKernel() = default;
 
 void LayerTailKernel::launch_large(const PeerQueue& queue,
                                    std::span<const SkinnyProduct, 4> products) const {

@@ -6,21 +6,22 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
+#include "backend/cuda/device/device_context.h"
 #include "backend/cuda/linear/linear_skinny.h"
 #include "backend/cuda/peers/peer_queue.h"
 
 namespace nanovllm::cuda {
 
-// The kernels' blocks wait for each other, so that all of them must be on the device at once: two
-// such kernels of two streams could each hold what the other waits for. So the process has one
-// instance a device, and one group of ranks (cuda_communicator.h). Processes that share a device
-// take turns on it, and are no danger to each other, unless a server of CUDA's multi-process
-// service merges them.
+// The kernels' blocks wait for each other: an instance holds Exclusive::kMeetingBlocks of its
+// device. Processes that share a device take turns on it, and are no danger to each other, unless a
+// server of CUDA's multi-process service merges them.
 class LayerTailKernel {
  public:
-  // Of the current device; null where the kernels do not run, or another instance has the device.
-  static std::unique_ptr<LayerTailKernel> make(int device, const cudaDeviceProp& properties);
+  // Of the current device; null where the kernels do not run, or somebody else holds what they
+  // need.
+  static std::unique_ptr<LayerTailKernel> make(DeviceContext& device, std::string holder);
   ~LayerTailKernel();  // the launches must be over
   LayerTailKernel(const LayerTailKernel&) = delete;
   LayerTailKernel& operator=(const LayerTailKernel&) = delete;
@@ -39,9 +40,9 @@ class LayerTailKernel {
   void launch_large(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products) const;
 
  private:
-  LayerTailKernel(int device, int multiprocessors);
+  LayerTailKernel(DeviceContext::Hold hold, int multiprocessors);
 
-  const int device_;
+  const DeviceContext::Hold hold_;
   const int multiprocessors_;
   std::unique_ptr<Buffer> memory_;        // TailMemory
   std::unique_ptr<Buffer> large_memory_;  // LargeTailMemory

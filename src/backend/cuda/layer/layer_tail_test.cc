@@ -15,10 +15,7 @@ auto cuda_backend() {
 }
 INSTANTIATE_TEST_SUITE_P(Backends, LayerTails, cuda_backend(), name_of);
 
-bool is_hopper() {
-  const cudaDeviceProp device = cuda::device_properties(0);
-  return device.major == 9 && device.minor == 0;
-}
+bool is_hopper() { return cuda::DeviceContext::of(0).traits().has_wgmma; }
 
 // GPUs with less shared memory than Hopper may leave layers of more than 1,024 features to the
 // steps.
@@ -128,7 +125,7 @@ bool takes_large(const CudaBackend& backend, const TailFixture& layer, int rows)
   cuda::TailProducts products = backend.tail_products(layer.layer, layer.next_norm, layer.next());
   for (cuda::SkinnyProduct& product : products) product.rows = rows;
   return cuda::LayerTailKernel::takes_large(products,
-                                            backend.tail_traits().device.multiProcessorCount);
+                                            backend.tail_traits().device.num_multiprocessors());
 }
 
 TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {

@@ -279,15 +279,9 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 
 }  // namespace
 
-bool has_wgmma_kernels(const cudaDeviceProp& device) {
-  if (device.major != 9 || device.minor != 0) return false;
-  static const bool is_there = is_compiled(wgmma_kernel<16, 1, false>);
-  return is_there;
-}
-
-void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDeviceProp& device) {
+void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, int num_multiprocessors) {
   NANOVLLM_CHECK(is_aligned(p.x) && is_aligned(p.out));
-  const WgmmaPlan plan = plan_wgmma(p, device.multiProcessorCount);
+  const WgmmaPlan plan = plan_wgmma(p, num_multiprocessors);
   with_constant<16, 32, 48, 64, 96, 128>(plan.rows, [&]<int kRows>() {
     with_constant<1, 2, 4, 8>(plan.k_blocks, [&]<int kKBlocks>() {
       with_constant<false, true>(p.epilogue == Epilogue::kActAndMul, [&]<bool kPairs>() {

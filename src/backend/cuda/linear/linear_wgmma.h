@@ -33,9 +33,7 @@ constexpr int kMaxSplitNorm = 8192;  // elements of a row
 int square_parts(int out_features);
 // Memory for a SplitNorm of the most rows.
 size_t split_norm_bytes();
-// Whether this build has kernels for the device.
-bool has_wgmma_kernels(const cudaDeviceProp& device);
-// Of a product that plan_wgmma() divides, on such a device.
-void launch_wgmma(cudaStream_t stream, const WgmmaProduct& product, const cudaDeviceProp& device);
+// Of a product that plan_wgmma() divides, on a device with wgmma.
+void launch_wgmma(cudaStream_t stream, const WgmmaProduct& product, int num_multiprocessors);
 
 }  // namespace nanovllm::cuda
