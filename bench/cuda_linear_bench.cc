@@ -23,7 +23,7 @@
 #include "backend/cuda/device/device_context.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/row_kernels.h"
-#include "backend/cuda/linear/linear_skinny.h"
+#include "backend/cuda/linear/linear_skinny_plan.h"
 #include "backend/cuda/linear/linear_wgmma.h"
 #include "backend/cuda/linear/linear_wgmma_plan.h"
 #include "cuda_timer.h"
@@ -34,6 +34,14 @@ namespace {
 using Bf16 = BFloat16;
 
 const DeviceTraits& device() { return DeviceContext::of(0).traits(); }
+
+// False, having done nothing, for products that no plan divides.
+bool try_skinny(cudaStream_t stream, const SkinnyProduct& product) {
+  const skinny::Plan plan = skinny::plan_of(product, device().properties);
+  if (plan.tiles == 0) return false;
+  launch_skinny(stream, product, plan);
+  return true;
+}
 
 struct Shape {
   const char* name;
@@ -214,7 +222,7 @@ int check() {
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
               cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
-          if (!launch_skinny(nullptr, p, device().properties)) continue;
+          if (!try_skinny(nullptr, p)) continue;
           NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
           double error = 0, norm2 = 0;
           const int width = e == Epilogue::kActAndMul ? n / 2 : n;
@@ -284,15 +292,14 @@ void products(const std::vector<int>& row_counts, bool large) {
       const auto run = [&](cudaStream_t stream) {
         for (int i = 0; i < launches; ++i) {
           p.weight = weights[i % copies];
-          launch_skinny(stream, p, device().properties);
+          try_skinny(stream, p);
         }
       };
       p.weight = weights[0];
-      if (launch_skinny(nullptr, p, device().properties)) ours = time_graph(run) / launches;
+      if (try_skinny(nullptr, p)) ours = time_graph(run) / launches;
       p.norm = {norm, 1e-6f};
       p.x = residual;
-      if (s.norm && launch_skinny(nullptr, p, device().properties))
-        fused = time_graph(run) / launches;
+      if (s.norm && try_skinny(nullptr, p)) fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
       int which = 0;
@@ -390,7 +397,7 @@ class DecodeStep {
         }
       } else {
         for (const SkinnyProduct& p : products) {
-          if (!launch_skinny(stream, p, device().properties)) return false;
+          if (!try_skinny(stream, p)) return false;
         }
       }
     }

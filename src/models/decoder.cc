@@ -27,7 +27,7 @@ class Decoder final : public Model {
   int64_t weight_bytes() const override { return weight_bytes_; }
   StackWork work() const override { return work_; }
   std::vector<std::string> describe_layers() const override { return layer_lines_; }
-  std::vector<PathChoice> plan() const override { return program_->plan(); }
+  std::vector<PathChoice> plan() const override;
   void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
   Tensor logits(int begin, int end) override;
 
@@ -130,6 +130,15 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
                          options.mlp_bias, options.fused_gate_up);
   }
   return layer;
+}
+
+std::vector<PathChoice> Decoder::plan() const {
+  std::vector<PathChoice> choices = program_->plan();
+  for (PathChoice& choice : backend_.linear_paths(*head_, DType::kFloat32)) {
+    choice.part = "head";
+    choices.push_back(std::move(choice));
+  }
+  return choices;
 }
 
 void Decoder::add_rotary_tables(const ModelContext& context, const DecoderOptions& options,

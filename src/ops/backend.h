@@ -208,7 +208,7 @@ struct CompileLimits {
 // What computes one part of some layers, for people and for tests.
 struct PathChoice {
   int first_layer = 0, num_layers = 0;
-  // "tail"
+  // "tail"; of the head there are no layers.
   std::string part;
   // It is for more rows than the choice before it, up to this number; 0 = no limit.
   int max_rows = 0;
@@ -315,6 +315,12 @@ class Backend {
                             float eps) = 0;
   // out[T,N] (act or float32) = x[T,K] (act) W^T + b.
   virtual void linear(Tensor out, Tensor x, const LinearWeight& weight) = 0;
+  // What linear() takes for this weight and results of this type, by rows: choices of no layer and
+  // part. None where it has no choice.
+  virtual std::vector<PathChoice> linear_paths(const LinearWeight& /*weight*/,
+                                               DType /*out*/) const {
+    return {};
+  }
   // RMSNorm of q over all its heads together, and of k, in place in qkv[T, (Hq + 2 Hkv) * D] (act).
   // The heads of all ranks count: collective. means[T, 2] (float32) is scratch.
   virtual void norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) = 0;

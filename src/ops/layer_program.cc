@@ -78,8 +78,11 @@ void for_each_weight(const PackedLayer& layer, Visit visit) {
 }  // namespace
 
 std::string to_string(const PathChoice& choice) {
-  return fmt::format("layers {} to {}, {}{}: {}", choice.first_layer,
-                     choice.first_layer + choice.num_layers - 1, choice.part,
+  const std::string layers = choice.num_layers > 0
+                                 ? fmt::format("layers {} to {}, ", choice.first_layer,
+                                               choice.first_layer + choice.num_layers - 1)
+                                 : "";
+  return fmt::format("{}{}{}: {}", layers, choice.part,
                      choice.max_rows > 0 ? fmt::format(", up to {} rows", choice.max_rows) : "",
                      choice.path);
 }

@@ -1,6 +1,6 @@
 // Paged attention for any head size, window and soft cap: the general kernel, for float32 and for
-// what the tensor-core kernels do not know, and the choice between them. A block a (token, query
-// head); its warps share the keys and merge their online softmaxes
+// what the tensor-core kernels do not know, and the launch of what is planned. A block a (token,
+// query head); its warps share the keys and merge their online softmaxes
 // (https://arxiv.org/abs/1805.02867). Reads K and V once for each query head: G times the bytes a
 // grouped kernel needs.
 #include "backend/cuda/attention/attention.cuh"
@@ -110,38 +110,47 @@ AttentionCall<T> call_of(cudaStream_t stream, void* out, const void* qkv, const 
 
 }  // namespace
 
+AttentionShape attention_shape(DType dtype, const KvCacheSpec& spec,
+                               const AttentionParams& params) {
+  return {dtype, params.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size};
+}
+
 void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
                             const KvCache& cache, const AttentionParams& params,
                             const ForwardBatch& batch, const AttentionWorkspace& workspace,
-                            bool deterministic) {
+                            const AttentionPlan& plan) {
   if (dtype != DType::kBFloat16) {
     return launch_general(call_of<float>(stream, out, qkv, cache, params, batch, workspace), 0,
                           batch.num_tokens);
   }
   auto call = call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace);
-  const int num_decodes = deterministic ? 0 : batch.num_decodes;
-  int first_token = 0;
-  if (num_decodes > 0) {
-    call.p.num_seqs = num_decodes;
-    if (launch_decode_attention(call)) first_token = num_decodes;
+  const int first_token = plan.decodes ? batch.num_decodes : 0;
+  if (plan.decodes) {
+    call.p.num_seqs = batch.num_decodes;
+    launch_decode_attention(call, *plan.decodes);
   }
-  const PrefillBatch rest = {batch.num_tokens - first_token, batch.max_seq_len, cache.num_blocks};
-  if (rest.num_tokens == 0) return;
+  const int num_tokens = batch.num_tokens - first_token;
+  if (num_tokens == 0) return;
   call.p.first_seq = first_token;
   call.p.num_seqs = batch.num_seqs;
-  if (!deterministic && launch_wgmma_prefill_attention(call, rest)) return;
-  if (launch_prefill_attention(call, rest)) return;
-  launch_general(call, first_token, rest.num_tokens);
+  switch (plan.rest.path) {
+    case AttentionPath::kWgmma:
+      return launch_wgmma_prefill_attention(call, cache.num_blocks, plan.rest);
+    case AttentionPath::kMma:
+      return launch_prefill_attention(call, num_tokens, plan.rest);
+    default:
+      return launch_general(call, first_token, num_tokens);
+  }
 }
 
-bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+void launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv,
                                        const RopeParams& rope, const KvCache& cache,
                                        const AttentionParams& params, const ForwardBatch& batch,
-                                       const AttentionWorkspace& workspace) {
-  return dtype == DType::kBFloat16 &&
-         launch_store_and_decode_attention(
-             call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace),
-             rope_of(rope), batch.slot_mapping);
+                                       const AttentionWorkspace& workspace,
+                                       const DecodeChoice& choice) {
+  launch_store_and_decode_attention(
+      call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace), rope_of(rope),
+      batch.slot_mapping, choice);
 }
 
 }  // namespace nanovllm::cuda

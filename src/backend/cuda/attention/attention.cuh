@@ -88,21 +88,15 @@ __device__ inline int find_segment(const int* sums, int n, int x) {
   return low;
 }
 
-// They return false, and launch nothing, where there is no such kernel: for the head size or group,
-// for a rotary embedding of part of a head, for more sequences or tiles than a plan takes, or on a
-// device with too little shared memory.
-bool launch_decode_attention(const Bf16Attention& call);
-bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
-                                       const int32_t* slots);
-struct PrefillBatch {
-  int num_tokens;            // of the problem's sequences
-  int max_seq_len;           // of the whole batch
-  int64_t num_cache_blocks;  // of all that the cache has
-};
-bool launch_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch);
-// For Hopper, where there is a workspace. Nothing either for few rows a sequence, unless contexts
-// are long enough to be shared among blocks. Its bits differ from the other kernel's, and depend on
-// the batch.
-bool launch_wgmma_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch);
+// As attention_plan.h has planned them.
+void launch_decode_attention(const Bf16Attention& call, const DecodeChoice& choice);
+void launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
+                                       const int32_t* slots, const DecodeChoice& choice);
+// Of the problem's sequences, which have so many new tokens.
+void launch_prefill_attention(const Bf16Attention& call, int num_tokens,
+                              const PrefillChoice& choice);
+// num_cache_blocks: all that the cache has.
+void launch_wgmma_prefill_attention(const Bf16Attention& call, int64_t num_cache_blocks,
+                                    const PrefillChoice& choice);
 
 }  // namespace nanovllm::cuda

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/attention/attention_plan.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
@@ -17,25 +18,24 @@ struct AttentionWorkspace {
   uint32_t* decode_words = nullptr;   // see hand_over.cuh
   uint32_t* prefill_words = nullptr;  // of Hopper's kernel, which is not used without
   DecodePlans* plans = nullptr;
-  int num_multiprocessors = 0;
-  int max_shared_bytes = 0;  // that a block may have
 };
 size_t decode_attention_bytes(int num_multiprocessors);
 size_t prefill_attention_bytes(int num_multiprocessors);
 
-// The launch depends on the batch's numbers of tokens and sequences and its largest length, never
-// on the other lengths, where all sequences decode. `deterministic`: a row's bits depend on its own
-// sequence only.
+AttentionShape attention_shape(DType dtype, const KvCacheSpec& spec, const AttentionParams& params);
+
+// What plan_attention() says of the batch. The launch depends on the batch's numbers of tokens and
+// sequences and its largest length, never on the other lengths, where all sequences decode.
 void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
                             const KvCache& cache, const AttentionParams& params,
                             const ForwardBatch& batch, const AttentionWorkspace& workspace,
-                            bool deterministic);
+                            const AttentionPlan& plan);
 
-// Both in one kernel, for a batch of decodes only: returns false, and launches nothing, where there
-// is none for these shapes.
-bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+// Both in one kernel, in bfloat16, as plan_store_and_attend() says.
+void launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv,
                                        const RopeParams& rope, const KvCache& cache,
                                        const AttentionParams& params, const ForwardBatch& batch,
-                                       const AttentionWorkspace& workspace);
+                                       const AttentionWorkspace& workspace,
+                                       const DecodeChoice& choice);
 
 }  // namespace nanovllm::cuda

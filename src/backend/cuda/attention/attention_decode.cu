@@ -8,6 +8,7 @@
 // several warps are put together: attention_decode_merge.cuh.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "backend/cuda/attention/attention_decode_batch.cuh"
 #include "backend/cuda/device/launch.cuh"
@@ -42,7 +43,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   static constexpr int kMinBlocks = kDim <= 128 && kHeadTiles == 1 ? 2 : 1;
 
   __nv_bfloat16* out;
-  AttentionWorkspace workspace;
+  uint32_t* words;  // AttentionWorkspace::decode_words
   int stages;
   DecodePlan plan;
   bool plan_is_new;  // from the predecessor
@@ -50,6 +51,13 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   __device__ void write(const Head& merged, const Segment& s, int head) const {
     head += this->first_head(s.unit);
     merged.write(out + (static_cast<int64_t>(s.seq) * p.params.num_heads + head) * kDim, p, head);
+  }
+
+  // Of a KV head's query heads, `group`, as many units of work as a warp's tiles need.
+  void divide(int group, int num_kv_heads) {
+    this->parts = div_up(group, Batch::kHeads);
+    part_heads = std::min(group, Batch::kHeads);
+    this->units = num_kv_heads * this->parts;
   }
 
   // Shared memory: the warps' rings of tiles; for each warp, queries and then a piece; pieces of
@@ -283,7 +291,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
     return share.first_block + part / kWarps;
   }
   __device__ uint32_t* words_of(int block, int head) const {
-    return workspace.decode_words + (block * part_heads + head) * Head::kWords;
+    return words + (block * part_heads + head) * Head::kWords;
   }
 };
 
@@ -294,42 +302,88 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   kernel.run();
 }
 
-// False: too many tiles for numbers of 32 bits, too many sequences, or too little shared memory.
-template <typename Kernel>
-bool launch_decode(const Bf16Attention& a, const Rope& rope, const int32_t* slots) {
-  const AttentionProblem& p = a.p;
-  Kernel kernel = {{a.qkv, a.cache, p, rope, slots}, a.out, a.workspace};
-  kernel.parts = div_up(p.group, Kernel::kHeads);
-  kernel.part_heads = std::min(p.group, Kernel::kHeads);
-  kernel.units = p.kv.num_kv_heads * kernel.parts;
-  // No more blocks than the longest contexts of the block table can need.
-  const int64_t segments = int64_t{p.num_seqs} * kernel.units;
-  const int64_t most_tiles = segments * p.block_table_stride * (p.kv.block_size / kTile);
-  if (most_tiles > std::numeric_limits<int>::max() / 2 || p.num_seqs > DecodePlans::kMaxSeqs) {
-    return false;
-  }
-  const int num_blocks = static_cast<int>(std::min<int64_t>(
-      a.workspace.num_multiprocessors, div_up(most_tiles, kMinBlockTiles) + segments));
-  const int most_bytes = a.workspace.max_shared_bytes - kStaticSharedBytes;
-  kernel.stages = kMaxTileStages;
-  while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
-  if (kernel.shared_bytes() > most_bytes) return false;
-  const auto [plan, is_new] = a.workspace.plans->find(
-      a.stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
-                 p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kNumWarps});
-  kernel.plan = plan;
-  kernel.plan_is_new = is_new;
-  launch(a.stream, decode_attention_kernel<Kernel>, num_blocks, Kernel::kThreads,
-         static_cast<size_t>(kernel.shared_bytes()), kernel);
-  return true;
+template <bool kStores, int kDim, int kHeadTiles, typename F>
+void with_warps(int num_warps, F&& f) {
+  constexpr int kMost = most_warps(kDim);
+  with_constant<kMost, kMost / 2>(num_warps, [&]<int kWarps>() {
+    f.template operator()<DecodeKernel<kDim, kHeadTiles, kStores, kWarps>>();
+  });
 }
 
-template <int kDim, int kHeadTiles, bool kStores>
-bool launch_with_room(const Bf16Attention& a, const Rope& rope = {},
-                      const int32_t* slots = nullptr) {
-  constexpr int kMost = most_warps(kDim);
-  return launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost>>(a, rope, slots) ||
-         launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost / 2>>(a, rope, slots);
+// Calls f.operator()<Kernel>() with the one for heads of this size, of which `group` share a KV
+// head; not at all if there is none.
+template <bool kStores, typename F>
+void with_kernel(int head_dim, int group, int num_warps, F&& f) {
+  if constexpr (kStores) {
+    with_constant<64, 128>(head_dim,
+                           [&]<int kDim>() { with_warps<kStores, kDim, 1>(num_warps, f); });
+  } else {
+    with_constant<64, 96, 128, 256>(head_dim, [&]<int kDim>() {
+      constexpr int kMostTiles = kDim <= 128 ? 2 : 1;
+      if (group > 8) {
+        with_warps<kStores, kDim, kMostTiles>(num_warps, f);
+      } else {
+        with_warps<kStores, kDim, 1>(num_warps, f);
+      }
+    });
+  }
+}
+
+// Nothing: too many tiles for numbers of 32 bits, too many sequences, or too little shared memory.
+template <typename Kernel>
+std::optional<DecodeChoice> choice_of(const AttentionShape& shape, const DecodeRows& rows,
+                                      const AttentionTraits& traits) {
+  Kernel kernel = {};
+  kernel.divide(shape.group(), shape.num_kv_heads);
+  // No more blocks than the longest contexts of the block table can need.
+  const int64_t segments = int64_t{rows.num_seqs} * kernel.units;
+  const int64_t most_tiles = segments * rows.block_table_stride * (shape.block_size / kTile);
+  if (most_tiles > std::numeric_limits<int>::max() / 2 || rows.num_seqs > DecodePlans::kMaxSeqs) {
+    return {};
+  }
+  const int most_bytes = traits.block_bytes - kStaticSharedBytes;
+  kernel.stages = kMaxTileStages;
+  while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
+  if (kernel.shared_bytes() > most_bytes) return {};
+  return DecodeChoice{
+      .num_warps = Kernel::kNumWarps,
+      .num_blocks = static_cast<int>(std::min<int64_t>(
+          traits.num_multiprocessors, div_up(most_tiles, kMinBlockTiles) + segments)),
+      .stages = kernel.stages,
+      .shared_bytes = kernel.shared_bytes()};
+}
+
+template <bool kStores>
+std::optional<DecodeChoice> choose(const AttentionShape& shape, const DecodeRows& rows,
+                                   const AttentionTraits& traits) {
+  const int most = most_warps(shape.head_dim);
+  std::optional<DecodeChoice> choice;
+  for (const int num_warps : {most, most / 2}) {
+    with_kernel<kStores>(shape.head_dim, shape.group(), num_warps, [&]<typename Kernel>() {
+      choice = choice_of<Kernel>(shape, rows, traits);
+    });
+    if (choice) break;
+  }
+  return choice;
+}
+
+template <bool kStores>
+void launch_decode(const Bf16Attention& a, const DecodeChoice& choice, const Rope& rope = {},
+                   const int32_t* slots = nullptr) {
+  const AttentionProblem& p = a.p;
+  with_kernel<kStores>(p.kv.head_dim, p.group, choice.num_warps, [&]<typename Kernel>() {
+    Kernel kernel = {{a.qkv, a.cache, p, rope, slots}, a.out, a.workspace.decode_words};
+    kernel.divide(p.group, p.kv.num_kv_heads);
+    kernel.stages = choice.stages;
+    const auto [plan, is_new] = a.workspace.plans->find(
+        a.stream,
+        {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
+         p.kv.num_kv_heads, kernel.units, p.kv.block_size, choice.num_blocks, choice.num_warps});
+    kernel.plan = plan;
+    kernel.plan_is_new = is_new;
+    launch(a.stream, decode_attention_kernel<Kernel>, choice.num_blocks, Kernel::kThreads,
+           static_cast<size_t>(choice.shared_bytes), kernel);
+  });
 }
 
 }  // namespace
@@ -339,23 +393,21 @@ size_t decode_attention_bytes(int num_multiprocessors) {
   return sizeof(uint32_t) * kWords * num_multiprocessors;
 }
 
-bool launch_decode_attention(const Bf16Attention& call) {
-  bool is_done = false;
-  with_constant<64, 96, 128, 256>(call.p.kv.head_dim, [&]<int kDim>() {
-    constexpr int kMostTiles = kDim <= 128 ? 2 : 1;
-    is_done = call.p.group > 8 ? launch_with_room<kDim, kMostTiles, false>(call)
-                               : launch_with_room<kDim, 1, false>(call);
-  });
-  return is_done;
+std::optional<DecodeChoice> plan_decodes(const AttentionShape& shape, const DecodeRows& rows,
+                                         const AttentionTraits& traits, bool stores) {
+  std::optional<DecodeChoice> choice =
+      stores ? choose<true>(shape, rows, traits) : choose<false>(shape, rows, traits);
+  if (choice && stores) choice->path = AttentionPath::kStoreAndStream;
+  return choice;
 }
 
-bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
-                                       const int32_t* slots) {
-  const int dim = call.p.kv.head_dim;
-  if (rope.rotary_dim != dim || call.p.group > 8) return false;
-  if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return false;
-  return dim == 64 ? launch_with_room<64, 1, true>(call, rope, slots)
-                   : dim == 128 && launch_with_room<128, 1, true>(call, rope, slots);
+void launch_decode_attention(const Bf16Attention& call, const DecodeChoice& choice) {
+  launch_decode<false>(call, choice);
+}
+
+void launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
+                                       const int32_t* slots, const DecodeChoice& choice) {
+  launch_decode<true>(call, choice, rope, slots);
 }
 
 }  // namespace nanovllm::cuda

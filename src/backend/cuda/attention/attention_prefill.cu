@@ -7,6 +7,7 @@
 // position only, and tiles in which it sees nothing leave its state as it was. Its bits depend on
 // neither chunks nor batch mates.
 #include <algorithm>
+#include <optional>
 
 #include "backend/cuda/attention/attention_prefill.cuh"
 #include "backend/cuda/attention/attention_softmax.cuh"
@@ -272,42 +273,56 @@ __global__ void __launch_bounds__(kThreads, 2)
   kernel.run();
 }
 
-// False: too little shared memory for so many sequences.
+// Nothing: too little shared memory for so many sequences.
 template <typename Kernel>
-bool launch_prefill(const Bf16Attention& call, int num_tokens) {
+std::optional<PrefillChoice> choice_of(int row_tiles, int num_seqs, const AttentionTraits& traits) {
+  const size_t bytes = Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1);
+  if (bytes + kStaticSharedBytes > static_cast<size_t>(traits.block_bytes)) return {};
+  return PrefillChoice{.path = AttentionPath::kMma, .row_tiles = row_tiles, .shared_bytes = bytes};
+}
+
+template <typename Kernel>
+void launch_prefill(const Bf16Attention& call, int num_tokens, size_t shared_bytes) {
   const AttentionProblem& p = call.p;
   const int num_seqs = p.num_seqs - p.first_seq;
-  const size_t bytes = Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1);
-  if (bytes + kStaticSharedBytes > static_cast<size_t>(call.workspace.max_shared_bytes)) {
-    return false;
-  }
   // Every sequence may end in a block that is not full.
   const int64_t rows = int64_t{num_tokens} * p.group;
   const auto blocks =
       static_cast<unsigned>(rows / Kernel::kRows + std::min<int64_t>(rows, num_seqs));
   launch(call.stream, prefill_attention_kernel<Kernel>, dim3(p.kv.num_kv_heads, blocks), kThreads,
-         bytes, Kernel{call.out, call.qkv, call.cache, p});
-  return true;
+         shared_bytes, Kernel{call.out, call.qkv, call.cache, p});
 }
 
 }  // namespace
 
-bool launch_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch) {
-  const AttentionProblem& p = call.p;
-  bool is_done = false;
-  with_constant<64, 96, 128, 256>(p.kv.head_dim, [&]<int kDim>() {
+std::optional<PrefillChoice> plan_mma_prefill(const AttentionShape& shape, const PrefillRows& batch,
+                                              const AttentionTraits& traits) {
+  std::optional<PrefillChoice> choice;
+  with_constant<64, 96, 128, 256>(shape.head_dim, [&]<int kDim>() {
     if constexpr (kDim <= 128) {
       using Large = PrefillKernel<kDim, 2>;
-      const int64_t rows = int64_t{batch.num_tokens} * p.group;
-      if (rows / (p.num_seqs - p.first_seq) > Large::kRows / 2 &&
-          rows / Large::kRows * p.kv.num_kv_heads >= call.workspace.num_multiprocessors) {
-        is_done = launch_prefill<Large>(call, batch.num_tokens);
+      const int64_t rows = int64_t{batch.num_tokens} * shape.group();
+      if (rows / batch.num_seqs > Large::kRows / 2 &&
+          rows / Large::kRows * shape.num_kv_heads >= traits.num_multiprocessors) {
+        choice = choice_of<Large>(2, batch.num_seqs, traits);
         return;
       }
     }
-    is_done = launch_prefill<PrefillKernel<kDim, 1>>(call, batch.num_tokens);
+    choice = choice_of<PrefillKernel<kDim, 1>>(1, batch.num_seqs, traits);
   });
-  return is_done;
+  return choice;
+}
+
+void launch_prefill_attention(const Bf16Attention& call, int num_tokens,
+                              const PrefillChoice& choice) {
+  with_constant<64, 96, 128, 256>(call.p.kv.head_dim, [&]<int kDim>() {
+    if constexpr (kDim <= 128) {
+      if (choice.row_tiles == 2) {
+        return launch_prefill<PrefillKernel<kDim, 2>>(call, num_tokens, choice.shared_bytes);
+      }
+    }
+    launch_prefill<PrefillKernel<kDim, 1>>(call, num_tokens, choice.shared_bytes);
+  });
 }
 
 }  // namespace nanovllm::cuda

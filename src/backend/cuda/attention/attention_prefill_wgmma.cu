@@ -10,6 +10,7 @@
 // Few rows behind long contexts are too few pieces: then several blocks share the keys of one, and
 // merge what they have, see attention_prefill_merge.cuh.
 #include <algorithm>
+#include <optional>
 
 #include "backend/cuda/attention/attention_prefill_consumer.cuh"
 #include "backend/cuda/attention/attention_prefill_producer.cuh"
@@ -68,42 +69,49 @@ constexpr int kWorkCounters = 2, kCounters = 1024;
 // Into how many parts to cut the keys of each of up to `max_jobs` pieces, at most, so that all
 // blocks get one.
 template <int kDim>
-int count_parts(int64_t max_jobs, int max_seq_len, const AttentionWorkspace& workspace) {
+int count_parts(int64_t max_jobs, int max_seq_len, int num_multiprocessors) {
   const int max_parts = max_seq_len / (kMinPartTiles * PrefillShared<kDim>::kKeys);
-  const int64_t blocks = std::min(workspace.num_multiprocessors, kCounters - kWorkCounters);
+  const int64_t blocks = std::min(num_multiprocessors, kCounters - kWorkCounters);
   const int64_t parts = blocks / max_jobs;
   return static_cast<int>(std::clamp<int64_t>(parts, 1, std::max(max_parts, 1)));
 }
 
 template <int kDim>
-bool launch_for_dim(const Bf16Attention& call, const PrefillBatch& batch) {
-  const AttentionProblem& p = call.p;
-  const AttentionWorkspace& workspace = call.workspace;
-  const int num_seqs = p.num_seqs - p.first_seq, heads = p.kv.num_kv_heads;
-  const size_t bytes =
-      alignof(PrefillShared<kDim>) + sizeof(PrefillShared<kDim>) + sizeof(int) * (num_seqs + 1);
-  if (bytes + kStaticBytes > static_cast<size_t>(workspace.max_shared_bytes)) return false;
-  const int64_t rows = int64_t{batch.num_tokens} * p.group;
+std::optional<PrefillChoice> plan_for_dim(const AttentionShape& shape, const PrefillRows& batch,
+                                          const AttentionTraits& traits) {
+  PrefillChoice choice = {.path = AttentionPath::kWgmma};
+  choice.shared_bytes = alignof(PrefillShared<kDim>) + sizeof(PrefillShared<kDim>) +
+                        sizeof(int) * (batch.num_seqs + 1);
+  if (choice.shared_bytes + kStaticBytes > static_cast<size_t>(traits.block_bytes)) return {};
+  const int64_t rows = int64_t{batch.num_tokens} * shape.group();
   // Every sequence may end in a piece of one row.
-  const int64_t max_jobs = (rows + int64_t{num_seqs} * (kRows - 1)) / kRows * heads;
-  const int parts = count_parts<kDim>(max_jobs, batch.max_seq_len, workspace);
+  const int64_t max_jobs =
+      (rows + int64_t{batch.num_seqs} * (kRows - 1)) / kRows * shape.num_kv_heads;
+  choice.parts = count_parts<kDim>(max_jobs, batch.max_seq_len, traits.num_multiprocessors);
   const bool is_large =
-      rows / num_seqs > kGroupRows && max_jobs >= workspace.num_multiprocessors / 4;
-  if (parts == 1 && !is_large) return false;
+      rows / batch.num_seqs > kGroupRows && max_jobs >= traits.num_multiprocessors / 4;
+  if (choice.parts == 1 && !is_large) return {};
+  choice.num_blocks =
+      static_cast<int>(std::min<int64_t>(max_jobs * choice.parts, traits.num_multiprocessors));
+  return choice;
+}
+
+template <int kDim>
+void launch_for_dim(const Bf16Attention& call, int64_t num_cache_blocks,
+                    const PrefillChoice& choice) {
+  const AttentionProblem& p = call.p;
   int box_rows = 16;
   while (box_rows < PrefillShared<kDim>::kKeys && p.kv.block_size % (box_rows * 2) == 0) {
     box_rows *= 2;
   }
   const CUtensorMap map = make_line_map(
-      call.cache, batch.num_cache_blocks * 2 * heads * p.kv.block_size, kDim, box_rows);
-  const auto blocks = std::min<int64_t>(max_jobs * parts, workspace.num_multiprocessors);
-  uint32_t* words = workspace.prefill_words;
+      call.cache, num_cache_blocks * 2 * p.kv.num_kv_heads * p.kv.block_size, kDim, box_rows);
+  uint32_t* words = call.workspace.prefill_words;
   auto* sums = reinterpret_cast<float*>(words + kCounters);
-  launch(call.stream, wgmma_prefill_kernel<kDim>, static_cast<unsigned>(blocks), kThreads, bytes,
+  launch(call.stream, wgmma_prefill_kernel<kDim>, choice.num_blocks, kThreads, choice.shared_bytes,
          map,
          PrefillArguments{
-             call.out, call.qkv, p, {parts, sums, words + kWorkCounters}, words, box_rows});
-  return true;
+             call.out, call.qkv, p, {choice.parts, sums, words + kWorkCounters}, words, box_rows});
 }
 
 }  // namespace
@@ -113,12 +121,20 @@ size_t prefill_attention_bytes(int num_multiprocessors) {
          (kCounters + size_t{kMaxPartWords} * kPartThreads * num_multiprocessors);
 }
 
-bool launch_wgmma_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch) {
-  if (call.workspace.prefill_words == nullptr) return false;
-  bool is_done = false;
-  with_constant<64, 128, 256>(call.p.kv.head_dim,
-                              [&]<int kDim>() { is_done = launch_for_dim<kDim>(call, batch); });
-  return is_done;
+std::optional<PrefillChoice> plan_wgmma_prefill(const AttentionShape& shape,
+                                                const PrefillRows& rows,
+                                                const AttentionTraits& traits) {
+  std::optional<PrefillChoice> choice;
+  with_constant<64, 128, 256>(
+      shape.head_dim, [&]<int kDim>() { choice = plan_for_dim<kDim>(shape, rows, traits); });
+  return choice;
+}
+
+void launch_wgmma_prefill_attention(const Bf16Attention& call, int64_t num_cache_blocks,
+                                    const PrefillChoice& choice) {
+  with_constant<64, 128, 256>(call.p.kv.head_dim, [&]<int kDim>() {
+    launch_for_dim<kDim>(call, num_cache_blocks, choice);
+  });
 }
 
 }  // namespace nanovllm::cuda

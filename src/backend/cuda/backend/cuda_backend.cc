@@ -63,6 +63,9 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(context, next_name());
+  if (tail_kernel_ == nullptr) {
+    tail_kernel_holder_ = context.holder_of(cuda::Exclusive::kMeetingBlocks);
+  }
   sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, traits_.block_bytes());
 }
 
@@ -90,10 +93,11 @@ DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
   const double memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate);
   const double ticks = clock_hz * traits_.num_multiprocessors();
   const int major = traits_.properties.major, minor = traits_.properties.minor;
-  const bool may_use_wgmma = prefill_words_ != nullptr;
+  const auto path = cuda::long_prompt_path(
+      {spec.dtype, spec.num_kv_heads, spec.num_kv_heads, spec.head_dim, spec.block_size},
+      cuda::attention_traits(traits_, deterministic_));
   return {.flops = ticks * cuda::flops_per_tick(major, minor, spec.dtype),
-          .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, spec.dtype,
-                                                                    spec.head_dim, may_use_wgmma),
+          .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, path),
           .bytes =
               cuda::peak_memory_bytes(memory_clock_hz, attribute(cudaDevAttrGlobalMemoryBusWidth))};
 }
@@ -198,24 +202,27 @@ cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
   const auto words = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
   };
-  return {words(decode_words_), words(prefill_words_), decode_plans_.get(),
-          traits_.num_multiprocessors(), static_cast<int>(traits_.block_bytes())};
+  return {words(decode_words_), words(prefill_words_), decode_plans_.get()};
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
+  const cuda::AttentionPlan plan =
+      cuda::plan_attention(cuda::attention_shape(qkv.dtype, cache.spec, params), batch,
+                           cuda::attention_traits(traits_, deterministic_));
   cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
-                               attention_workspace(), deterministic_);
+                               attention_workspace(), plan);
 }
 
 void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
                                    const KvCache& cache, const AttentionParams& params,
                                    const ForwardBatch& batch) {
-  const bool is_done =
-      !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
-      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
-                                              params, batch, attention_workspace());
-  if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
+  const auto choice =
+      cuda::plan_store_and_attend(cuda::attention_shape(qkv.dtype, cache.spec, params), rope, batch,
+                                  cuda::attention_traits(traits_, deterministic_));
+  if (!choice) return Backend::store_and_attend(out, qkv, rope, cache, params, batch);
+  cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, rope, cache, params, batch,
+                                          attention_workspace(), *choice);
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {

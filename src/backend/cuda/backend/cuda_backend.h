@@ -63,6 +63,7 @@ class CudaBackend final : public Backend {
                                             DType dtype) override;
   std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+  std::vector<PathChoice> linear_paths(const LinearWeight& weight, DType out) const override;
   std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
                                               int max_num_tokens) override;
   void experts(Tensor out, Tensor x, ExpertWeights& weights) override;
@@ -130,6 +131,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
+  std::string tail_kernel_holder_;                      // then, who has it
   std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;   // of a group, or none
   std::unique_ptr<cuda::Sampler> sampler_;
   std::mutex expert_mutex_;

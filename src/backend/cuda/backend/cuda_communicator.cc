@@ -6,6 +6,7 @@
 #include "backend/cuda/backend/cuda_backend.h"
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/peers/peer_kernels.h"
+#include "backend/cuda/peers/peer_plan.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -37,9 +38,9 @@ bool CudaCommunicatorGroup::Rank::agree(int64_t value) const {
 }
 
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) const {
-  const auto launch = static_cast<int64_t>(x.bytes()) <= most_line_bytes()
-                          ? cuda::launch_all_reduce_lines
-                          : cuda::launch_all_reduce_exchange;
+  const auto path = cuda::plan_sum(static_cast<int64_t>(x.bytes()), most_line_bytes());
+  const auto launch = path == cuda::SumPath::kLines ? cuda::launch_all_reduce_lines
+                                                    : cuda::launch_all_reduce_exchange;
   launch(queue_, x.data, x.dtype, x.num_elements());
 }
 
@@ -49,17 +50,12 @@ void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) const {
                           x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
 }
 
-bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
+void CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
                                                           const float* weight, float eps) const {
-  const auto hidden = static_cast<int>(x.row_size());
-  if (static_cast<int64_t>(x.bytes()) > most_line_bytes() ||
-      !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden)) {
-    return false;
-  }
   NANOVLLM_CHECK(x.dtype == out.dtype);
   cuda::launch_all_reduce_add_rms_norm(queue_, out.data, x.dtype, residual.f32(), x.data, weight,
-                                       static_cast<int>(x.rows()), hidden, eps);
-  return true;
+                                       static_cast<int>(x.rows()), static_cast<int>(x.row_size()),
+                                       eps);
 }
 
 // Of every device of the process, and not of the group's alone: to free memory of one, as another
@@ -125,9 +121,10 @@ void CudaBackend::all_gather(Tensor out, Tensor x) {
 
 void CudaBackend::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
                                           const float* weight, float eps) {
-  // In one step it rounds the sum in another place than in two, as many rows are done.
-  if (rank_ && !deterministic_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps)) {
-    return;
+  if (rank_ && cuda::plan_sum_and_norm(x.dtype, x.rows(), static_cast<int>(x.row_size()),
+                                       rank_->most_line_bytes(),
+                                       deterministic_) == cuda::SumPath::kLinesAndNorm) {
+    return rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps);
   }
   Backend::all_reduce_add_rms_norm(out, residual, x, weight, eps);
 }

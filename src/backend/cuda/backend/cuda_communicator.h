@@ -72,8 +72,8 @@ class CudaCommunicatorGroup::Rank {
 
   void all_reduce(Tensor x) const;
   void all_gather(Tensor out, Tensor x) const;
-  // Returns false, having done nothing, where it is better done in two steps.
-  bool all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+  // As plan_sum() says.
+  void all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
                                float eps) const;
 
  private:

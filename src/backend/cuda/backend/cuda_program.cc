@@ -3,8 +3,10 @@
 
 #include "backend/cuda/backend/check_shapes.h"
 #include "backend/cuda/backend/cuda_backend.h"
+#include "backend/cuda/backend/plan_rows.h"
 #include "backend/cuda/layer/layer_plan.h"
 #include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/linear/linear_skinny_plan.h"
 #include "backend/cuda/linear/linear_weight.h"
 #include "base/assert.h"
 #include "ops/layer_program.h"
@@ -26,12 +28,12 @@ class CudaProgram final : public LayerProgram {
         std::ranges::fill(paths, cuda::TailPath::kOpByOp);
       }
     }
+    choices_ = cuda::stack_choices(spec, limits.dtype, paths_, traits);
   }
 
   std::vector<PathChoice> plan() const override {
     std::vector<PathChoice> choices = weight_formats();
-    const std::vector<PathChoice> tails = cuda::summary(paths_);
-    choices.insert(choices.end(), tails.begin(), tails.end());
+    choices.insert(choices.end(), choices_.begin(), choices_.end());
     return choices;
   }
 
@@ -49,6 +51,7 @@ class CudaProgram final : public LayerProgram {
   CudaBackend& cuda_;
   std::vector<cuda::TailProducts> products_;        // [num_layers]
   std::vector<std::vector<cuda::TailPath>> paths_;  // [num_layers][rows - 1]
+  std::vector<PathChoice> choices_;                 // of everything, for people
 };
 
 }  // namespace
@@ -64,6 +67,7 @@ cuda::TailTraits CudaBackend::tail_traits() const {
   cuda::TailTraits traits = {.device = traits_,
                              .deterministic = deterministic_,
                              .has_tail_kernel = tail_kernel_ != nullptr,
+                             .tail_kernel_holder = tail_kernel_holder_,
                              .world_size = world_size()};
   if (traits.world_size > 1) {
     traits.has_tail_kernel = rank_->all_have_tail_kernels();
@@ -106,7 +110,7 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, con
       break;
     case cuda::TailPath::kSkinnyChain:
       for (const cuda::SkinnyProduct& product : std::span(products).first(is_last ? 3 : 4)) {
-        cuda::launch_skinny(stream_, product, traits_.properties);
+        cuda::launch_skinny(stream_, product, cuda::skinny::plan_of(product, traits_.properties));
       }
       break;
     case cuda::TailPath::kWgmmaChain: {

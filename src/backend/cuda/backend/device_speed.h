@@ -2,6 +2,7 @@
 // each run.
 #pragma once
 
+#include "backend/cuda/attention/attention_plan.h"
 #include "base/dtype.h"
 
 namespace nanovllm::cuda {
@@ -27,15 +28,12 @@ constexpr int flops_per_tick(int major, int minor, DType dtype) {
 // on an H100 it reaches 5 to 9, where others reach half of the peak.
 inline constexpr int kGeneralAttentionFlopsPerTick = 12;
 
-// The same of prompts' attention, which launch_paged_attention() chooses the kernel of.
-constexpr int attention_flops_per_tick(int major, int minor, DType dtype, int head_dim,
-                                       bool may_use_wgmma) {
-  const bool has_wgmma = head_dim == 64 || head_dim == 128 || head_dim == 256;
-  const bool has_mma = has_wgmma || head_dim == 96;
-  if (dtype != DType::kBFloat16 || !has_mma) return kGeneralAttentionFlopsPerTick;
-  const int peak = flops_per_tick(major, minor, dtype);
+// The same of prompts' attention by its kernel.
+constexpr int attention_flops_per_tick(int major, int minor, AttentionPath path) {
+  if (path == AttentionPath::kGeneral) return kGeneralAttentionFlopsPerTick;
+  const int peak = flops_per_tick(major, minor, DType::kBFloat16);
   // Hopper's tensor cores give mma about a third of what they give wgmma.
-  return major == 9 && !(may_use_wgmma && has_wgmma) ? peak / 3 : peak;
+  return major == 9 && path == AttentionPath::kMma ? peak / 3 : peak;
 }
 
 // Memory gives data twice a tick.

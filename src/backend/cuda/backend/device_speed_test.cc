@@ -27,17 +27,10 @@ TEST(DeviceSpeed, IsThatOfTheDataSheets) {
 
 // By the kernel that computes it: wgmma's, mma's, or the general one.
 TEST(DeviceSpeed, OfAttentionIsThatOfItsKernel) {
-  const auto hopper = [](int head_dim, bool may_use_wgmma, DType dtype = DType::kBFloat16) {
-    return attention_flops_per_tick(9, 0, dtype, head_dim, may_use_wgmma);
-  };
-  for (const int dim : {64, 128, 256}) {
-    EXPECT_EQ(hopper(dim, true), 4096);
-    EXPECT_EQ(hopper(dim, false), 4096 / 3);  // --deterministic
-  }
-  EXPECT_EQ(hopper(96, true), 4096 / 3);
-  EXPECT_EQ(attention_flops_per_tick(8, 0, DType::kBFloat16, 96, false), 2048);
-  EXPECT_LT(hopper(80, true), 4096 / 100);
-  EXPECT_EQ(hopper(128, true, DType::kFloat32), hopper(80, true));
+  EXPECT_EQ(attention_flops_per_tick(9, 0, AttentionPath::kWgmma), 4096);
+  EXPECT_EQ(attention_flops_per_tick(9, 0, AttentionPath::kMma), 4096 / 3);
+  EXPECT_EQ(attention_flops_per_tick(8, 0, AttentionPath::kMma), 2048);
+  EXPECT_LT(attention_flops_per_tick(9, 0, AttentionPath::kGeneral), 4096 / 100);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/backend/cuda_backend.h"
 #include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/experts/expert_plan.h"
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/linear/linear_float.h"
 #include "backend/cuda/linear/linear_weight.h"
@@ -16,10 +17,6 @@ using cuda::ExpertStep;
 
 // More rows are computed in turns, so that scratch stays small.
 constexpr int kMaxStepRows = 8192;
-// Of so many rows an expert has on average, tiles are large.
-constexpr int kManyRows = 24;
-// The logits of more are a product for tensor cores.
-constexpr int kMaxRouterRows = 8;
 
 struct Packed final : ExpertWeights {
   cuda::RouterParams params;
@@ -29,8 +26,11 @@ struct Packed final : ExpertWeights {
   std::unique_ptr<Buffer> correction;
   std::unique_ptr<LinearWeight> gate_up, down;  // [experts, features, K]
   std::unique_ptr<LinearWeight> shared_gate_up, shared_down;
-  bool is_for_tensor_cores = false;
   std::shared_ptr<Buffer> scratch;  // of all layers alike
+
+  cuda::ExpertShape shape(DType dtype) const {
+    return {dtype, activation, hidden, width, params.num_experts, params.num_active};
+  }
 };
 
 // One step's views of the scratch.
@@ -144,9 +144,6 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   }
   packed->gate_up = pack(stacked(gate_up));
   packed->down = pack(stacked(down));
-  packed->is_for_tensor_cores = dtype == DType::kBFloat16 && one.activation != Activation::kGelu &&
-                                packed->hidden % 8 == 0 && packed->width % 8 == 0 &&
-                                traits_.has_wgmma;
   if (experts.shared) {
     packed->shared_width = static_cast<int>(experts.shared->down.in_features());
     packed->shared_activation = experts.shared->activation;
@@ -177,7 +174,7 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   StepMemory s = lay_out(w, rows, x.dtype, static_cast<char*>(w.scratch->data()));
   NANOVLLM_CHECK(s.bytes <= w.scratch->bytes());
   const ExpertStep& step = s.step;
-  if (rows > kMaxRouterRows && !deterministic_) {
+  if (cuda::is_router_a_product(rows, deterministic_)) {
     linear(Tensor(step.logits, DType::kFloat32, {rows, params.num_logits}), x, *w.router);
   } else {
     cuda::launch_linear_float(stream_, step.logits, x.data, x.dtype, cuda_weight(w.router).data,
@@ -188,11 +185,8 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
     act_and_mul(s.shared_mlp, s.shared_gate_up, w.shared_activation);
     linear(s.shared_out, s.shared_mlp, *w.shared_down);
   }
-  const int pairs = rows * params.num_active;
-  const bool are_many = pairs >= params.num_experts * kManyRows;
-  const int tile_rows = !w.is_for_tensor_cores ? cuda::kPlainTileRows
-                        : are_many             ? cuda::kLargeTileRows
-                                               : cuda::kSmallTileRows;
+  const cuda::ExpertPath path = cuda::plan_experts(w.shape(x.dtype), rows, traits_, deterministic_);
+  const int tile_rows = cuda::tile_rows_of(path);
   ExpertProduct gate_up = product_of(w, w.gate_up, step, tile_rows);
   gate_up.is_gated = true;
   gate_up.activation = w.activation;
@@ -202,19 +196,19 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   down.x = step.mlp;
   down.out = out.data;
   const int multiprocessors = traits_.num_multiprocessors();
-  if (!deterministic_ && rows <= cuda::kMaxFewRows && pairs <= cuda::kMaxFewPairs &&
-      w.hidden % 8 == 0 && w.width % 8 == 0) {
+  if (path == cuda::ExpertPath::kTwoKernels) {
     return cuda::launch_few(stream_, params, step, gate_up, down, s.shared_out.data, x.dtype,
                             multiprocessors);
   }
-  const int row_bytes = w.is_for_tensor_cores ? w.hidden * static_cast<int>(size_of(x.dtype)) : 0;
+  const bool has_wgmma = path != cuda::ExpertPath::kPlainTiles;
+  const int row_bytes = has_wgmma ? w.hidden * static_cast<int>(size_of(x.dtype)) : 0;
   cuda::launch_route_and_sort(stream_, params, step, tile_rows, x.data, row_bytes);
-  if (w.is_for_tensor_cores) gate_up.x = step.gathered;
-  if (!w.is_for_tensor_cores) gate_up.tokens = step.tokens;
+  if (has_wgmma) gate_up.x = step.gathered;
+  if (!has_wgmma) gate_up.tokens = step.tokens;
   down.out = step.gathered;
   down.tiles_are_older = true;
   for (const ExpertProduct& product : {gate_up, down}) {
-    if (w.is_for_tensor_cores) {
+    if (has_wgmma) {
       cuda::launch_expert_wgmma(stream_, product, tile_rows, multiprocessors);
     } else {
       cuda::launch_expert_product(stream_, product, x.dtype, multiprocessors);

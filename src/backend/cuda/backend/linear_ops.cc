@@ -5,9 +5,11 @@
 #include <span>
 
 #include "backend/cuda/backend/cuda_backend.h"
+#include "backend/cuda/backend/plan_rows.h"
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/linear/linear_float.h"
+#include "backend/cuda/linear/linear_plan.h"
 #include "backend/cuda/linear/linear_weight.h"
 #include "base/check.h"
 
@@ -86,22 +88,30 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   if (x.rows() == 0) return;
   NANOVLLM_CHECK(out.row_size() == w.out_features && x.row_size() == w.in_features &&
                  x.dtype == w.dtype);
-  if (x.dtype == DType::kBFloat16) {
-    cuda::SkinnyProduct product = skinny_product(w);
-    product.rows = static_cast<int>(x.rows());
-    product.x = x.data;
-    product.out = out.data;
-    product.out_dtype = out.dtype;
-    product.fixed_order = deterministic_;
-    if (cuda::launch_skinny(stream_, product, traits_.properties)) return;
-  } else if (deterministic_) {
-    return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
-                                     static_cast<int>(x.rows()), static_cast<int>(w.out_features),
-                                     static_cast<int>(w.in_features));
+  cuda::SkinnyProduct product = skinny_product(w);
+  product.rows = static_cast<int>(x.rows());
+  product.x = x.data;
+  product.out = out.data;
+  product.out_dtype = out.dtype;
+  product.fixed_order = deterministic_;
+  const cuda::ProductPlan plan = cuda::plan_product(product, x.dtype, traits_.properties);
+  switch (plan.path) {
+    case cuda::ProductPath::kStream:
+      return cuda::launch_skinny(stream_, product, plan.stream);
+    case cuda::ProductPath::kFloat:
+      return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
+                                       product.rows, product.out_features, product.in_features);
+    case cuda::ProductPath::kCublas:
+      const bool rounds = w.bias != nullptr && out.dtype == DType::kBFloat16;
+      products_->multiply(stream_, workspace_->data(), out, x, w.data,
+                          rounds ? w.rounded_bias->data() : w.bias_data(), w.out_features);
   }
-  const bool rounds = w.bias != nullptr && out.dtype == DType::kBFloat16;
-  products_->multiply(stream_, workspace_->data(), out, x, w.data,
-                      rounds ? w.rounded_bias->data() : w.bias_data(), w.out_features);
+}
+
+std::vector<PathChoice> CudaBackend::linear_paths(const LinearWeight& weight, DType out) const {
+  cuda::SkinnyProduct product = skinny_product(weight);
+  product.out_dtype = out;
+  return cuda::product_choices({}, product, weight.dtype, traits_, deterministic_);
 }
 
 }  // namespace nanovllm

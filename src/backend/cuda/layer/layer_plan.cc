@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/linear/linear_skinny_plan.h"
 #include "backend/cuda/linear/linear_wgmma_plan.h"
 
 namespace nanovllm::cuda {
@@ -21,15 +22,6 @@ auto chain_of(const Products& products) {
 const void* somewhere() {
   static const char byte = 0;
   return &byte;
-}
-
-SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm) {
-  SkinnyProduct product;
-  product.out_features = static_cast<int>(matrix.out_features());
-  product.in_features = static_cast<int>(matrix.in_features());
-  product.weight = somewhere();
-  if (norm != nullptr) product.norm = {norm->weight.data(), norm->eps};
-  return product;
 }
 
 }  // namespace
@@ -63,10 +55,10 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
     return TailPath::kOneKernel;
   }
   if (takes_large) return TailPath::kLargeKernel;
-  const auto is_skinny_product = [&](const auto& p) {
-    return is_skinny(p, traits.device.properties);
+  const auto is_skinny = [&](const auto& p) {
+    return skinny::plan_of(p, traits.device.properties).tiles > 0;
   };
-  if (std::ranges::all_of(chain_of(products), is_skinny_product)) return TailPath::kSkinnyChain;
+  if (std::ranges::all_of(chain_of(products), is_skinny)) return TailPath::kSkinnyChain;
   const auto chain = wgmma_chain(products, {.weighted = const_cast<void*>(somewhere())});
   const auto is_wgmma = [&](const auto& p) { return plan_wgmma(p, multiprocessors).features > 0; };
   return traits.device.has_wgmma && std::ranges::all_of(chain_of(chain), is_wgmma)
@@ -87,6 +79,15 @@ std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const Spli
     if (i < 3 || has_next) chain[i - 1].next_norm = between;
   }
   return chain;
+}
+
+SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm) {
+  SkinnyProduct product;
+  product.out_features = static_cast<int>(matrix.out_features());
+  product.in_features = static_cast<int>(matrix.in_features());
+  product.weight = somewhere();
+  if (norm != nullptr) product.norm = {norm->weight.data(), norm->eps};
+  return product;
 }
 
 TailProducts tail_shapes(const StackSpec& spec, size_t i) {

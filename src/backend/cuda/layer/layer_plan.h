@@ -25,8 +25,9 @@ const char* to_string(TailPath path);
 
 struct TailTraits {
   DeviceTraits device = {};
-  bool deterministic = false;    // rows must not depend on their number
-  bool has_tail_kernel = false;  // this engine, and so all of its ranks, holds the device's
+  bool deterministic = false;           // rows must not depend on their number
+  bool has_tail_kernel = false;         // this engine, and so all of its ranks, holds the device's
+  std::string tail_kernel_holder = {};  // who does, if another engine of the process does
   int world_size = 1;
   // Sums over the ranks of more bytes than this do not go to everybody at once.
   int64_t most_sum_bytes = std::numeric_limits<int64_t>::max();
@@ -44,7 +45,9 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits);
 // The products' order in memory for linear_wgmma.cu, with norms between them in `norm`'s memory.
 std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const SplitNorm& norm);
 
-// The products of layer i of a stack as far as plan_tail() looks at them.
+// A product of a stack as far as plans look at it.
+SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm);
+// The products of layer i of a stack, likewise.
 TailProducts tail_shapes(const StackSpec& spec, size_t i);
 // Whether the paths above compute all that the layer asks for behind its core, given that it has
 // the norms that they begin and end with.

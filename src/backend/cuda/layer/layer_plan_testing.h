@@ -21,13 +21,17 @@ inline TailTraits traits_of(int major, int minor, int multiprocessors, size_t bl
   return traits;
 }
 
-inline TailTraits h200() {
+// As far as plans go they are one device.
+inline TailTraits hopper() {
   TailTraits traits = traits_of(9, 0, 132, 227, 228);
   traits.has_tail_kernel = true;
   return traits;
 }
+inline TailTraits h100() { return hopper(); }
+inline TailTraits h200() { return hopper(); }
 inline TailTraits a100() { return traits_of(8, 0, 108, 163, 164); }
 inline TailTraits rtx4090() { return traits_of(8, 9, 128, 99, 100); }
+inline TailTraits rtx5090() { return traits_of(12, 0, 170, 99, 100); }
 
 struct Sizes {
   int hidden, heads, kv_heads, head_dim, width, layers;
@@ -54,7 +58,7 @@ inline StackSpec spec_of(const Sizes& s) {
   return {.hidden_size = s.hidden,
           .layers = std::vector<LayerSpec>(s.layers, layer),
           .final_norm = norm,
-          .rotary_tables = {}};
+          .rotary_tables = {{.cos_sin = {}, .rotary_dim = s.head_dim}}};
 }
 
 inline std::vector<PathChoice> plan(const StackSpec& spec, const TailTraits& traits,

@@ -20,6 +20,7 @@
 #include "backend/cuda/device/activation.cuh"
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/linear/linear_skinny_stream.cuh"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -253,14 +254,8 @@ void launch_tiles(cudaStream_t stream, const SkinnyProduct& p, const Plan& plan)
 
 }  // namespace
 
-bool is_skinny(const SkinnyProduct& product, const cudaDeviceProp& device) {
-  return plan_of(product, device).tiles > 0;
-}
-
-bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product,
-                   const cudaDeviceProp& device) {
-  const Plan plan = plan_of(product, device);
-  if (plan.tiles == 0) return false;
+void launch_skinny(cudaStream_t stream, const SkinnyProduct& product, const Plan& plan) {
+  NANOVLLM_CHECK(plan.tiles > 0);
   const bool pairs = product.epilogue == Epilogue::kActAndMul;
   const int width = pairs ? product.out_features / 2 : product.out_features;
   const bool is_float_out =
@@ -275,7 +270,6 @@ bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product,
     with_constant<1, 2, 4, 6>(plan.tiles,
                               [&]<int kTiles>() { launch_tiles<kTiles>(stream, part, plan); });
   }
-  return true;
 }
 
 }  // namespace nanovllm::cuda

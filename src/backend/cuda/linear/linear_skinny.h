@@ -40,9 +40,10 @@ struct SkinnyProduct : FusedProduct {
 constexpr int kMaxSkinnyRows = 8;
 constexpr int kFixedOrderRows = 32;  // at once
 
-// Whether launch_skinny() takes the product.
-bool is_skinny(const SkinnyProduct& product, const cudaDeviceProp& device);
-// Returns false, having done nothing, for products that it does not take.
-bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, const cudaDeviceProp& device);
+namespace skinny {
+struct Plan;
+}
+// Of a product that this plan divides; see linear_skinny_plan.h.
+void launch_skinny(cudaStream_t stream, const SkinnyProduct& product, const skinny::Plan& plan);
 
 }  // namespace nanovllm::cuda

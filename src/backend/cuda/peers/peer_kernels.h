@@ -18,8 +18,8 @@ namespace nanovllm::cuda {
 void launch_all_reduce_lines(const PeerQueue& queue, void* x, DType dtype, int64_t num_elements);
 void launch_all_reduce_exchange(const PeerQueue& queue, void* x, DType dtype, int64_t num_elements);
 
-// residual[num_rows, hidden] += the sum of all ranks' x; out = rms_norm(residual). By lines.
-bool can_all_reduce_add_rms_norm(DType dtype, int hidden);
+// residual[num_rows, hidden] += the sum of all ranks' x; out = rms_norm(residual). By lines, of
+// rows for which plan_sum_and_norm() has it.
 void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dtype, float* residual,
                                     const void* x, const float* weight, int num_rows, int hidden,
                                     float eps);

@@ -185,11 +185,6 @@ void launch_all_reduce_lines(const PeerQueue& queue, void* x, DType dtype, int64
   });
 }
 
-bool can_all_reduce_add_rms_norm(DType dtype, int hidden) {
-  const int64_t bytes = int64_t{hidden} * static_cast<int64_t>(size_of(dtype));
-  return bytes % sizeof(uint4) == 0 && bytes <= kLinesAtOnce * int64_t{sizeof(uint2)};
-}
-
 void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dtype, float* residual,
                                     const void* x, const float* weight, int num_rows, int hidden,
                                     float eps) {

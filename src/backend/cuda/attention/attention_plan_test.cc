@@ -1,0 +1,205 @@
+// Which kernels compute attention on GPUs of all sizes; needs no device.
+#include "backend/cuda/attention/attention_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace nanovllm::cuda {
+namespace {
+
+struct AttentionGpu {
+  const char* name;
+  AttentionTraits traits;
+};
+constexpr int kKib = 1024;
+const AttentionGpu kAttentionGpus[] = {{"A100", {108, 163 * kKib, false, false}},
+                                       {"RTX 4090", {128, 99 * kKib, false, false}},
+                                       {"RTX 5090", {170, 99 * kKib, false, false}},
+                                       {"H100", {132, 227 * kKib, true, false}},
+                                       {"H200", {132, 227 * kKib, true, false}}};
+constexpr DType kBf16 = DType::kBFloat16;
+
+ForwardBatch decodes(int count, int stride = 4) {
+  return {.num_tokens = count,
+          .num_seqs = count,
+          .num_decodes = count,
+          .max_query_len = 1,
+          .max_seq_len = stride * 256,
+          .block_table_stride = stride};
+}
+ForwardBatch prompts(int count, int tokens, int context = 0) {
+  return {.num_tokens = count * tokens,
+          .num_seqs = count,
+          .max_query_len = tokens,
+          .max_seq_len = context + tokens,
+          .block_table_stride = (context + tokens + 255) / 256};
+}
+RopeParams rope_of_whole_heads(int head_dim, const float* norm = nullptr) {
+  RopeParams rope;
+  rope.rotary_dim = head_dim;
+  rope.q_norm = rope.k_norm = norm;
+  return rope;
+}
+AttentionShape heads_of(int heads, int kv_heads, int head_dim, DType dtype = kBf16) {
+  return {dtype, heads, kv_heads, head_dim, 256};
+}
+
+TEST(CudaAttentionPlan, StreamsDecodesOfEachHeadSizeThatHasTensorCores) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    for (const int dim : {64, 96, 128, 256}) {
+      for (const int group : {1, 2, 4, 8, 16}) {
+        const AttentionPlan plan =
+            plan_attention(heads_of(4 * group, 4, dim), decodes(32), gpu.traits);
+        ASSERT_TRUE(plan.decodes) << gpu.name << ", heads of " << dim;
+        EXPECT_EQ(plan.decodes->path, AttentionPath::kStream);
+        EXPECT_LE(plan.decodes->shared_bytes, gpu.traits.block_bytes);
+        EXPECT_LE(plan.decodes->num_blocks, gpu.traits.num_multiprocessors);
+        EXPECT_EQ(plan.rest, PrefillChoice{}) << "nothing is left";
+      }
+    }
+    for (const int dim : {8, 80, 112, 192}) {
+      const AttentionPlan plan = plan_attention(heads_of(8, 4, dim), decodes(32), gpu.traits);
+      EXPECT_FALSE(plan.decodes);
+      EXPECT_EQ(plan.rest.path, AttentionPath::kGeneral);
+    }
+  }
+}
+
+// {warps, stages, blocks} of one decode of four blocks of 256 tokens of Qwen3's heads.
+TEST(CudaAttentionPlan, DividesDecodesByWhatTheDeviceHas) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    const auto plan = plan_attention(heads_of(16, 8, 128), decodes(1), gpu.traits).decodes;
+    ASSERT_TRUE(plan);
+    const bool is_small = gpu.traits.block_bytes == 99 * kKib;
+    EXPECT_EQ(plan->num_warps, 8) << gpu.name;
+    EXPECT_EQ(plan->stages, is_small ? 1 : 2) << gpu.name;
+    // 8 KV heads of 64 tiles are 64 blocks of 8 tiles, and one more for each that begins.
+    EXPECT_EQ(plan->num_blocks, 72) << gpu.name;
+    EXPECT_EQ(plan_attention(heads_of(16, 8, 128), decodes(64), gpu.traits).decodes->num_blocks,
+              gpu.traits.num_multiprocessors);
+    // Rings of eight warps don't fit there.
+    const auto wide = plan_attention(heads_of(8, 4, 256), decodes(1), gpu.traits).decodes;
+    ASSERT_TRUE(wide);
+    EXPECT_LE(wide->num_warps, 4) << gpu.name;
+  }
+}
+
+TEST(CudaAttentionPlan, StoresOnTheWayWhereHeadsAllow) {
+  static constexpr float kNorm = 1;
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    const auto path = [&](const AttentionShape& s, const RopeParams& rope,
+                          const ForwardBatch& batch) {
+      const auto choice = plan_store_and_attend(s, rope, batch, gpu.traits);
+      EXPECT_TRUE(!choice || choice->path == AttentionPath::kStoreAndStream);
+      return choice.has_value();
+    };
+    for (const int dim : {64, 128}) {
+      for (const int count : {1, 8, 256, 16384}) {
+        EXPECT_TRUE(path(heads_of(16, 8, dim), rope_of_whole_heads(dim), decodes(count, 1)));
+        EXPECT_TRUE(
+            path(heads_of(16, 8, dim), rope_of_whole_heads(dim, &kNorm), decodes(count, 1)));
+      }
+      EXPECT_FALSE(path(heads_of(16, 8, dim), rope_of_whole_heads(dim), decodes(16385, 1)));
+      EXPECT_TRUE(path(heads_of(64, 8, dim), rope_of_whole_heads(dim), decodes(8)));
+      EXPECT_FALSE(
+          path(heads_of(72, 8, dim), rope_of_whole_heads(dim), decodes(8)));  // groups of 9
+      EXPECT_FALSE(path(heads_of(16, 8, dim), rope_of_whole_heads(dim / 2), decodes(8)));
+      RopeParams one_norm = rope_of_whole_heads(dim);
+      one_norm.q_norm = &kNorm;
+      EXPECT_FALSE(path(heads_of(16, 8, dim), one_norm, decodes(8)));
+      EXPECT_FALSE(
+          path(heads_of(16, 8, dim, DType::kFloat32), rope_of_whole_heads(dim), decodes(8)));
+    }
+    for (const int dim : {96, 256}) {
+      EXPECT_FALSE(path(heads_of(16, 8, dim), rope_of_whole_heads(dim), decodes(8)));
+    }
+    ForwardBatch mixed = decodes(8);
+    mixed.num_tokens = 9;
+    EXPECT_FALSE(path(heads_of(16, 8, 128), rope_of_whole_heads(128), mixed));
+    EXPECT_FALSE(path(heads_of(16, 8, 128), rope_of_whole_heads(128), decodes(0)));
+  }
+}
+
+TEST(CudaAttentionPlan, TakesTensorCoresForPromptsAndWarpgroupsOnHopper) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    const auto path = [&](const AttentionShape& s, const ForwardBatch& batch) {
+      return plan_attention(s, batch, gpu.traits).rest.path;
+    };
+    const AttentionPath large = gpu.traits.has_wgmma ? AttentionPath::kWgmma : AttentionPath::kMma;
+    for (const int dim : {64, 128, 256}) {
+      EXPECT_EQ(path(heads_of(16, 8, dim), prompts(1, 4096)), large) << gpu.name;
+      EXPECT_EQ(path(heads_of(16, 8, dim), prompts(16, 1024)), large) << gpu.name;
+      EXPECT_EQ(path(heads_of(16, 8, dim), prompts(4, 8)), AttentionPath::kMma) << gpu.name;
+      // Few rows, but so many keys that blocks share them.
+      EXPECT_EQ(path(heads_of(16, 8, dim), prompts(1, 16, 8192)), large) << gpu.name;
+    }
+    EXPECT_EQ(path(heads_of(16, 8, 96), prompts(1, 4096)), AttentionPath::kMma);
+    EXPECT_EQ(path(heads_of(16, 8, 80), prompts(1, 4096)), AttentionPath::kGeneral);
+    EXPECT_EQ(path(heads_of(16, 8, 128, DType::kFloat32), prompts(1, 4096)),
+              AttentionPath::kGeneral);
+    EXPECT_EQ(long_prompt_path(heads_of(8, 8, 128), gpu.traits), large);
+    EXPECT_EQ(long_prompt_path(heads_of(1, 1, 256), gpu.traits), large);
+    EXPECT_EQ(long_prompt_path(heads_of(8, 8, 80), gpu.traits), AttentionPath::kGeneral);
+  }
+}
+
+// Half of a chunk's rows a warp where that is too little work for all multiprocessors.
+TEST(CudaAttentionPlan, GivesWarpsMoreRowsWhereThereAreEnough) {
+  const AttentionTraits& a100 = kAttentionGpus[0].traits;
+  EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(1, 512), a100).rest.row_tiles, 1);
+  EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(1, 4096), a100).rest.row_tiles, 2);
+  EXPECT_EQ(plan_attention(heads_of(16, 8, 256), prompts(1, 4096), a100).rest.row_tiles, 1);
+}
+
+TEST(CudaAttentionPlan, AMixedBatchIsDividedBehindItsDecodes) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    ForwardBatch batch = prompts(1, 2048);
+    batch.num_decodes = 8;
+    batch.num_seqs += 8;
+    batch.num_tokens += 8;
+    const AttentionPlan plan = plan_attention(heads_of(16, 8, 128), batch, gpu.traits);
+    EXPECT_TRUE(plan.decodes);
+    EXPECT_EQ(plan.rest, plan_attention(heads_of(16, 8, 128), prompts(1, 2048), gpu.traits).rest);
+  }
+}
+
+// With one order of sums the kernels are those whose bits depend on a row's own sequence alone.
+TEST(CudaAttentionPlan, AFixedOrderTakesOneKernelForAllRows) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    AttentionTraits traits = gpu.traits;
+    traits.deterministic = true;
+    for (const ForwardBatch& batch : {decodes(8), prompts(1, 4096), prompts(1, 16, 8192)}) {
+      const AttentionPlan plan = plan_attention(heads_of(16, 8, 128), batch, traits);
+      EXPECT_FALSE(plan.decodes);
+      EXPECT_EQ(plan.rest.path, AttentionPath::kMma);
+    }
+    EXPECT_FALSE(
+        plan_store_and_attend(heads_of(16, 8, 128), rope_of_whole_heads(128), decodes(8), traits));
+  }
+}
+
+TEST(CudaAttentionPlan, ContextsOfMoreTilesThanNumbersHoldGoAlongWithPrompts) {
+  // 16,384 sequences of 8 KV heads: of 2^30 - 1 tiles each has 8,191, of 16 a block 511 blocks.
+  EXPECT_TRUE(
+      plan_attention(heads_of(16, 8, 128), decodes(16384, 511), kAttentionGpus[3].traits).decodes);
+  const AttentionPlan plan =
+      plan_attention(heads_of(16, 8, 128), decodes(16384, 512), kAttentionGpus[3].traits);
+  EXPECT_FALSE(plan.decodes);
+}
+
+TEST(CudaAttentionPlan, NothingAsksForMoreSharedMemoryThanThereIs) {
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    for (const int dim : {64, 96, 128, 256}) {
+      for (const int count : {1, 100, 1000, 10000, 16384}) {
+        const AttentionShape s = heads_of(16, 8, dim);
+        const AttentionPlan plan = plan_attention(s, prompts(count, 4), gpu.traits);
+        EXPECT_LE(plan.rest.shared_bytes, static_cast<size_t>(gpu.traits.block_bytes));
+        const auto stored =
+            plan_store_and_attend(s, rope_of_whole_heads(dim), decodes(count, 1), gpu.traits);
+        EXPECT_TRUE(!stored || stored->shared_bytes <= gpu.traits.block_bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::cuda

@@ -1,0 +1,23 @@
+// Which kernels multiply: a pure function of shapes and of what a device has.
+#pragma once
+
+#include "backend/cuda/linear/linear_skinny_plan.h"
+
+namespace nanovllm::cuda {
+
+enum class ProductPath {
+  kStream,  // linear_skinny.cu
+  kFloat,   // linear_float.cu
+  kCublas,  // product.h
+};
+const char* to_string(ProductPath path);
+
+struct ProductPlan {
+  ProductPath path = ProductPath::kCublas;
+  skinny::Plan stream = {};  // of kStream
+};
+
+// Of a product as its weight and rows say, of x in `dtype`, without norm and with Epilogue::kStore.
+ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const cudaDeviceProp& device);
+
+}  // namespace nanovllm::cuda
