@@ -15,19 +15,26 @@ namespace nanovllm::cuda {
 namespace {
 
 enum class Way {
-  kHoles,        // words of their own for each exchange
-  kHolesInTurn,  // four sets of words, emptied two exchanges after they were read
-  kPairs,        // 64 bits: a word and the exchange's number
-  kQuads,        // 128 bits: three words and the number
-  kFlags,        // a flag of each writer, released and acquired
-  kCounter,      // one counter, likewise
+  kHoles,    // as load_written(): all lanes load again until all words are there
+  kMissing,  // lanes load again what they miss
+  kInTurn,   // likewise, four sets of words, emptied two exchanges after they were read
+  kCopies,   // likewise, eight copies, for readers in turn
+  kLines,    // likewise, the words of each writer in a line of their own
+  kQuads,    // 128 bits: three words and the exchange's number
+  kFlags,    // a flag of each writer, released and acquired
+  kCounter,  // one counter, likewise
 };
-constexpr std::array kNames = {
-    "holes, own words", "holes, 4 in turn", "word and number", "3 words and number", "flags",
-    "counter"};
+constexpr std::array kNames = {"holes",
+                               "holes, the missing",
+                               "  4 sets in turn",
+                               "  8 copies",
+                               "  a line each",
+                               "3 words and number",
+                               "flags",
+                               "counter"};
 constexpr int kWords = 1024, kOwn = 8, kOwners = kWords / kOwn, kThreads = kWords / 4;
-constexpr int kExchanges = 1000, kSets = 4, kSetWords = kWords * 2, kMaxSlots = 12;
-constexpr int kSlotBytes = 16 << 10;
+constexpr int kExchanges = 1000, kSets = 4, kCopies = 8, kSetWords = kWords * kCopies;
+constexpr int kSlotBytes = 4 << 10, kMaxSlots = 48;
 constexpr int64_t kWeightBytes = int64_t{1} << 30;
 
 // The word i of an exchange, from the sum of all words of the one before; never a hole.
@@ -35,10 +42,12 @@ __host__ __device__ uint32_t word_of(uint32_t exchange, uint32_t total, int i) {
   return (total * 3 + static_cast<uint32_t>(i) * 7919 + exchange) & 0x7fffffff;
 }
 
-// Until all lanes have found what they wait for.
-template <typename Find>
+// Until all lanes have found what they wait for; those that have look again only if kAll.
+template <bool kAll = false, typename Find>
 __device__ void poll(const Find& find) {
-  for (int tries = 0; !__all_sync(0xffffffffu, find()); ++tries) {
+  bool found = false;
+  for (int tries = 0; !__all_sync(0xffffffffu, found); ++tries) {
+    if (kAll || !found) found = find();
     if (tries == 1 << 22) __trap();
   }
 }
@@ -65,7 +74,7 @@ __device__ void store_128(uint32_t* p, uint4 x) {
 
 template <Way kWay>
 __device__ uint32_t* set_of(uint32_t* memory, int exchange) {
-  if (kWay == Way::kHoles) return memory + exchange * kWords;
+  if (kWay == Way::kHoles || kWay == Way::kMissing) return memory + exchange * kWords;
   return memory + exchange % kSets * kSetWords;
 }
 
@@ -74,24 +83,20 @@ template <Way kWay>
 __device__ void publish(uint32_t* memory, uint32_t* flags, int exchange, uint32_t total) {
   uint32_t* set = set_of<kWay>(memory, exchange);
   const int lane = threadIdx.x, block = blockIdx.x;
-  const auto word = [&](int i) { return word_of(exchange, total, block * kOwn + i); };
+  const auto word = [&](int i) {
+    return i < kOwn ? word_of(exchange, total, block * kOwn + i) : 0;
+  };
   const auto number = static_cast<uint32_t>(exchange);
-  if (kWay == Way::kPairs) {
-    if (lane < 4) {
-      store_128(set + (block * kOwn + lane * 2) * 2,
-                {word(lane * 2), number, word(lane * 2 + 1), number});
-    }
-  } else if (kWay == Way::kQuads) {
-    const auto own = [&](int i) { return i < kOwn ? word(i) : 0; };
-    if (lane < 3) {
-      store_128(set + (block * 3 + lane) * 4,
-                {own(lane * 3), own(lane * 3 + 1), own(lane * 3 + 2), number});
-    }
-  } else if (lane < 2) {
-    const int i = lane * 4;
-    store_words(set + block * kOwn + i, {word(i), word(i + 1), word(i + 2), word(i + 3)});
-    if (kWay == Way::kHolesInTurn && exchange > 1) {
-      store_words(set_of<kWay>(memory, exchange - 2) + block * kOwn + i, kHoles);
+  if (kWay == Way::kQuads) {
+    const int i = lane * 3;
+    if (lane < 3)
+      store_128(set + (block * 3 + lane) * 4, {word(i), word(i + 1), word(i + 2), number});
+  } else if (lane < (kWay == Way::kCopies ? 2 * kCopies : 2)) {
+    const int i = lane % 2 * 4;
+    const int at = lane / 2 * kWords + block * (kWay == Way::kLines ? 32 : kOwn) + i;
+    store_words(set + at, {word(i), word(i + 1), word(i + 2), word(i + 3)});
+    if ((kWay == Way::kInTurn || kWay == Way::kCopies || kWay == Way::kLines) && exchange > 1) {
+      store_words(set_of<kWay>(memory, exchange - 2) + at, kHoles);
     }
   }
   if (kWay == Way::kFlags || kWay == Way::kCounter) {
@@ -112,16 +117,9 @@ __device__ uint32_t collect(uint32_t* memory, const uint32_t* flags, int exchang
   const uint32_t* set = set_of<kWay>(memory, exchange);
   const int thread = threadIdx.x;
   const auto number = static_cast<uint32_t>(exchange);
-  uint4 x, y = {0, 0, 0, number};
-  if (kWay == Way::kPairs) {
-    poll([&] {
-      x = load_128(set + thread * 8);
-      y = load_128(set + thread * 8 + 4);
-      return x.y == number && x.w == number && y.y == number && y.w == number;
-    });
-    return x.x + x.z + y.x + y.z;
-  }
+  uint4 x;
   if (kWay == Way::kQuads) {
+    uint4 y = {0, 0, 0, number};
     poll([&] {
       x = load_128(set + thread * 4);
       if (thread < kOwners * 3 - kThreads) y = load_128(set + (kThreads + thread) * 4);
@@ -133,14 +131,17 @@ __device__ uint32_t collect(uint32_t* memory, const uint32_t* flags, int exchang
   if (kWay == Way::kCounter) {
     poll([&] { return thread % 32 > 0 || load_acquire(flags) >= (number + 1) * kOwners; });
   }
-  poll([&] {
-    x = load_words(set + thread * 4);
+  int at = thread * 4;
+  if (kWay == Way::kCopies) at += static_cast<int>(blockIdx.x) % kCopies * kWords;
+  if (kWay == Way::kLines) at = thread / 2 * 32 + thread % 2 * 4;
+  poll<kWay == Way::kHoles>([&] {
+    x = load_words(set + at);
     return kWay == Way::kFlags || kWay == Way::kCounter || largest_of(x) != kHole;
   });
   return x.x + x.y + x.z + x.w;
 }
 
-// Copies of 16 KiB, `slots` of them always under way, until `over`, by one lane.
+// Copies of 4 KiB, `slots` of them always under way, until `over`, by one lane.
 __device__ void stream(const uint8_t* weights, int slots, char* shared, Barrier* full,
                        const volatile bool* over, unsigned long long* bytes) {
   const int64_t chunks = kWeightBytes / kSlotBytes;
@@ -233,9 +234,10 @@ int run() {
   const Buffers p = {allocate<uint32_t>(kMemoryBytes), allocate<uint32_t>(kOwners * 4),
                      allocate<uint32_t>(blocks * 4), allocate<uint8_t>(kWeightBytes),
                      allocate<unsigned long long>(8)};
-  constexpr std::array kKernels = {exchange_kernel<Way::kHoles>, exchange_kernel<Way::kHolesInTurn>,
-                                   exchange_kernel<Way::kPairs>, exchange_kernel<Way::kQuads>,
-                                   exchange_kernel<Way::kFlags>, exchange_kernel<Way::kCounter>};
+  constexpr std::array kKernels = {exchange_kernel<Way::kHoles>,  exchange_kernel<Way::kMissing>,
+                                   exchange_kernel<Way::kInTurn>, exchange_kernel<Way::kCopies>,
+                                   exchange_kernel<Way::kLines>,  exchange_kernel<Way::kQuads>,
+                                   exchange_kernel<Way::kFlags>,  exchange_kernel<Way::kCounter>};
   const uint32_t expected = expected_total();
   int failures = 0;
   CudaTimer timer(nullptr);
@@ -243,11 +245,11 @@ int run() {
       "%s, %d blocks, medians of 7 rounds: us an exchange, its ratio to the first way's, TB/s of "
       "weights\n",
       device.name, blocks);
-  for (int slots : {0, 2, 4, 8, kMaxSlots}) {
+  for (int slots : {0, 2, 4, 6, 8, 12, 16, kMaxSlots}) {
     std::vector<double> times[kNames.size()], ratios[kNames.size()], rates[kNames.size()];
     for (int round = 0; round < 8; ++round) {
       for (size_t way = 0; way < kNames.size(); ++way) {
-        const bool holes = way < 2;
+        const bool holes = way < 5;
         NANOVLLM_CUDA_CHECK(cudaMemset(p.memory, holes ? 0xff : 0x80, kMemoryBytes));
         NANOVLLM_CUDA_CHECK(cudaMemset(p.flags, 0, kOwners * 4));
         NANOVLLM_CUDA_CHECK(cudaMemset(p.bytes, 0, 8));
