@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "backend/cuda/bulk_copy.cuh"
-#include "backend/cuda/device.cuh"
 #include "backend/cuda/hand_over.cuh"
+#include "cuda_experiment.cuh"
 #include "cuda_timer.h"
 
 namespace nanovllm::cuda {
@@ -213,27 +213,13 @@ uint32_t expected_total() {
   return total;
 }
 
-template <typename T>
-T* allocate(int64_t bytes) {
-  void* p;
-  NANOVLLM_CUDA_CHECK(cudaMalloc(&p, bytes));
-  NANOVLLM_CUDA_CHECK(cudaMemset(p, 0, bytes));
-  return static_cast<T*>(p);
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 int run() {
-  cudaDeviceProp device;
-  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
+  const cudaDeviceProp device = the_device();
   const int blocks = device.multiProcessorCount;
   constexpr int64_t kMemoryBytes = int64_t{kExchanges} * kWords * 4;
-  const Buffers p = {allocate<uint32_t>(kMemoryBytes), allocate<uint32_t>(kOwners * 4),
-                     allocate<uint32_t>(blocks * 4), allocate<uint8_t>(kWeightBytes),
-                     allocate<unsigned long long>(8)};
+  const Buffers p = {allocate<uint32_t>(kMemoryBytes / 4), allocate<uint32_t>(kOwners),
+                     allocate<uint32_t>(blocks), allocate<uint8_t>(kWeightBytes),
+                     allocate<unsigned long long>(1)};
   constexpr std::array kKernels = {exchange_kernel<Way::kHoles>,  exchange_kernel<Way::kMissing>,
                                    exchange_kernel<Way::kInTurn>, exchange_kernel<Way::kCopies>,
                                    exchange_kernel<Way::kLines>,  exchange_kernel<Way::kQuads>,

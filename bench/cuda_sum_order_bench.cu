@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/device.cuh"
 #include "backend/cuda/linear/wgmma.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/tma.cuh"
+#include "cuda_experiment.cuh"
 
 namespace nanovllm::cuda {
 
@@ -55,19 +55,6 @@ constexpr int kFeatures = 4096, kRows = 64, kMostRows = 8192;  // rows repeat af
 constexpr int kDepths[] = {896, 1024, 2048, 3072, 4096, 5120, 12288, 25600};
 constexpr int kMostDepth = 25600;
 
-__device__ uint32_t hash(uint32_t x) {
-  x = (x ^ x >> 16) * 0x7feb352du;
-  x = (x ^ x >> 15) * 0x846ca68bu;
-  return x ^ x >> 16;
-}
-// In [-1, 1), and times 2^-spread to 2^spread.
-__global__ void fill_kernel(Bf16* out, int64_t count, int64_t period, uint32_t seed, int spread) {
-  for (int64_t i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) {
-    const uint32_t x = hash(static_cast<uint32_t>(i % period) * 2 + seed);
-    const int scale = static_cast<int>(hash(x) % (2 * spread + 1)) - spread;
-    out[i] = __float2bfloat16_rn(ldexpf(static_cast<float>(static_cast<int>(x)), scale - 31));
-  }
-}
 __global__ void double_kernel(double* out, const Bf16* w, const Bf16* x, int k) {
   const int feature = blockIdx.x * 32 + threadIdx.x, row = blockIdx.y;
   double sum = 0;
@@ -194,21 +181,15 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-template <typename T>
-T* allocate(int64_t count) {
-  T* p;
-  NANOVLLM_CUDA_CHECK(cudaMalloc(&p, count * sizeof(T)));
-  return p;
-}
-
 class Experiment {
  public:
   Experiment() { NANOVLLM_CUDA_CHECK(cublasLtCreate(&lt_)); }
 
-  void run(int k, int spread) {
+  void run(int k, int scales) {
     k_ = k;
-    fill_kernel<<<1024, 256>>>(w_, int64_t{kFeatures} * k, int64_t{kFeatures} * k, 1, spread);
-    fill_kernel<<<1024, 256>>>(x_, int64_t{kMostRows} * k, int64_t{kRows} * k, 0x9e3779b9, spread);
+    const int64_t weights = int64_t{kFeatures} * k, rows = int64_t{kRows} * k;
+    fill_kernel<<<1024, 256>>>(w_, weights, weights, 1, 0, 1, scales);
+    fill_kernel<<<1024, 256>>>(x_, int64_t{kMostRows} * k, rows, 2, 0, 1, scales);
     double_kernel<<<dim3(kFeatures / 32, kRows), 32>>>(exact_, w_, x_, k);
     wgmma<64, false>(expected_, "wgmma, n = 64", true);
     const auto ours = [&](int rows, const std::string& name) {
@@ -323,25 +304,20 @@ class Experiment {
     compare_kernel<<<1024, 256>>>(y, expected_, count, others_);
     unsigned others[2];
     NANOVLLM_CUDA_CHECK(cudaMemcpy(others, others_, 8, cudaMemcpyDeviceToHost));
-    std::vector<T> got(checked);
-    std::vector<double> want(checked);
-    NANOVLLM_CUDA_CHECK(cudaMemcpy(got.data(), y, checked * sizeof(T), cudaMemcpyDeviceToHost));
-    NANOVLLM_CUDA_CHECK(cudaMemcpy(want.data(), exact_, checked * 8, cudaMemcpyDeviceToHost));
-    double error = 0, norm = 0;
-    for (int64_t i = 0; i < checked; ++i) {
-      error += std::pow(static_cast<double>(float{got[i]}) - want[i], 2);
-      norm += want[i] * want[i];
-    }
-    const double relative = std::sqrt(error / norm);
+    const double relative =
+        relative_error(to_host<T>(y, checked), to_host<double>(exact_, checked));
     if (!(relative < (sizeof(T) == 2 ? 4e-3 : 2e-4))) {
       wrong_ = true;
       std::printf("WRONG: %s, K %d: %.1e\n", name.c_str(), k_, relative);
     }
-    const bool rounds = sizeof(T) == 2;
-    if (others[rounds] == 0) return "=";
+    const double sums = 100. * others[0] / count, rounded = 100. * others[1] / count;
+    if ((sizeof(T) == 2 ? rounded : sums) == 0) return "=";
     char cell[32];
-    std::snprintf(cell, sizeof cell, rounds ? "%.3g" : "%.3g/%.2g", 100. * others[rounds] / count,
-                  100. * others[1] / count);
+    if (sizeof(T) == 2) {
+      std::snprintf(cell, sizeof cell, "%.3g", rounded);
+    } else {
+      std::snprintf(cell, sizeof cell, "%.3g/%.2g", sums, rounded);
+    }
     return cell;
   }
 
@@ -365,15 +341,13 @@ class Experiment {
 
 int main() {
   using namespace nanovllm::cuda;
-  cudaDeviceProp device;
-  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
   std::printf("%s, cuBLASLt %zu; a cell: = or %% of float32 sums / of their bfloat16 that differ\n",
-              device.name, cublasLtGetVersion());
+              the_device().name, cublasLtGetVersion());
   Experiment experiment;
   bool good = true;
-  for (const int spread : {0, 15}) {
-    for (const int k : kDepths) experiment.run(k, spread);
-    good &= experiment.print(spread == 0 ? "random numbers"
+  for (const int scales : {0, 15}) {
+    for (const int k : kDepths) experiment.run(k, scales);
+    good &= experiment.print(scales == 0 ? "random numbers"
                                          : "badly scaled numbers, times 2^-15 to 2^15");
   }
   return good ? 0 : 1;

@@ -15,6 +15,7 @@
 #include "backend/cuda/linear/wgmma.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/tma.cuh"
+#include "cuda_experiment.cuh"
 #include "cuda_timer.h"
 
 namespace nanovllm::cuda {
@@ -60,29 +61,21 @@ struct Barriers {
 };
 #endif
 
-// A block has kTiles tiles, of each warpgroup its own or one whose K they share. Blocks of a
-// cluster: kPeers of other features, and of each kKBlocks that share K.
-template <int kTiles, int kKBlocks, int kPeers, bool kPairs>
-__global__ void __launch_bounds__(kThreads, 1)
-    rows_kernel(const __grid_constant__ CUtensorMap w_map,
-                const __grid_constant__ CUtensorMap x_map, const __grid_constant__ WgmmaProduct p,
-                const __grid_constant__ Division d) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ char dynamic[];
-  __shared__ Barriers barriers;
-  release_successor();
-  char* shared = dynamic + (-shared_address(dynamic) & 1023);
-  char* x_shared = shared + kTiles * d.chunks * kTileBytes;
-  auto* scale = reinterpret_cast<float*>(shared + d.scale_offset);
-  constexpr bool kIsCluster = kKBlocks * kPeers > 1;
-  constexpr int kShare = kRows / kKBlocks, kPart = kRows / kPeers;
-  constexpr int kStep = 3 - kTiles;  // from one chunk of a warpgroup to its next
-  const int k_rank = static_cast<int>(blockIdx.x) % kKBlocks,
-            peer = static_cast<int>(blockIdx.x) / kKBlocks;
-  const int tile = (static_cast<int>(blockIdx.y) * kPeers + peer) * kTiles,
-            first_chunk = k_rank * d.chunks;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x == 0) {
+// How the blocks of a cluster divide the work: kPeers have other features, and of each kKBlocks
+// share K. A block has kTiles tiles, of each warpgroup its own or one whose K they share.
+template <int kTiles, int kKBlocks, int kPeers>
+struct Block {
+  static constexpr bool kIsCluster = kKBlocks * kPeers > 1;
+  static constexpr int kShare = kRows / kKBlocks;  // rows that the block finishes
+  static constexpr int kPart = kRows / kPeers;     // and that it fetches
+  static constexpr int kStep = 3 - kTiles;         // from one chunk of a warpgroup to its next
+
+  __device__ Block(const Division& division, char* memory, Barriers& all)
+      : d(division), shared(memory), barriers(all) {}
+
+  // By one thread.
+  __device__ void init() {
     for (int i = 0; i < d.chunks / 2; ++i) barriers.w[i].init(1);
     for (int i = 0; i < d.stages; ++i) {
       barriers.x[i].init(1);
@@ -92,111 +85,86 @@ __global__ void __launch_bounds__(kThreads, 1)
     barriers.sums.expect(kTiles * (kRows - kShare) * kTileFeatures * 4);
     publish_barriers();
   }
-  __syncthreads();
-  if constexpr (kPeers > 1) {
-    arrive_cluster();
-    wait_cluster();
-  }
-  if (warp == kConsumers / 32 && lane == 0) {
+
+  // Likewise; of pairs, `features` 32 a tile.
+  __device__ void fetch_weights(const CUtensorMap& map, int features) {
     for (int copy = 0; copy < d.chunks / 2; ++copy) {
       barriers.w[copy].expect(kTiles * 2 * kTileBytes);
       for (int i = 0; i < kTiles; ++i) {
-        load_box<true>(shared + (i * d.chunks + copy * 2) * kTileBytes, w_map,
-                       (tile + i) * (kPairs ? kTileFeatures / 2 : kTileFeatures),
-                       first_chunk + copy * 2, barriers.w[copy]);
+        load_box<true>(shared + (i * d.chunks + copy * 2) * kTileBytes, map, (tile + i) * features,
+                       k_rank * d.chunks + copy * 2, barriers.w[copy]);
       }
     }
-  } else if (warp == kConsumers / 32 + 1 && lane == 0) {
-    wait_for_predecessor();
+  }
+  __device__ void fetch_x(const CUtensorMap& map) {
+    constexpr int kMask = 1 | (kPeers > 1 ? 1 << kKBlocks : 0) |
+                          (kPeers > 2 ? 1 << 2 * kKBlocks | 1 << 3 * kKBlocks : 0);
     for (int chunk = 0, stage = 0, parity = 0; chunk < d.chunks; ++chunk) {
       if (chunk >= d.stages) barriers.free[stage].wait(parity ^ 1);
       barriers.x[stage].expect(d.x_rows * kChunk * 2);
       char* target = x_shared + stage * kXBytes + peer * kPart * kChunk * 2;
+      const int at = k_rank * d.chunks + chunk;
       if constexpr (kPeers > 1) {
-        constexpr int kMask =
-            1 | 1 << kKBlocks | (kPeers == 4 ? 1 << 2 * kKBlocks | 1 << 3 * kKBlocks : 0);
-        load_box_to(target, x_map, peer * kPart, first_chunk + chunk, barriers.x[stage],
+        load_box_to(target, map, peer * kPart, at, barriers.x[stage],
                     static_cast<uint16_t>(kMask << k_rank));
       } else {
-        load_box<false>(target, x_map, 0, first_chunk + chunk, barriers.x[stage]);
+        load_box<false>(target, map, 0, at, barriers.x[stage]);
       }
       if (++stage == d.stages) {
         stage = 0;
         parity ^= 1;
       }
     }
-  } else if (warp == kConsumers / 32 + 2) {
-    wait_for_predecessor();
-    for (int row = lane; row < p.rows && p.norm.weighted != nullptr; row += 32) {
-      float sum = 0;
-#  pragma unroll 16
-      for (int part = 0; part < p.norm.parts; ++part) sum += p.norm.squares[part * p.rows + row];
-      scale[row] = rsqrtf(sum / static_cast<float>(p.in_features) + p.norm.norm.eps);
-    }
-  }
-  if (warp >= kConsumers / 32) {
-    __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");  // the scales are there
-    if constexpr (kIsCluster) {
-      arrive_cluster();
-      wait_cluster();
-    }
-    return;
   }
 
-  constexpr int kParts = kKBlocks > 1 ? kKBlocks : kStep;
-  using Epilogue = std::conditional_t<kPairs, PairEpilogue<kConsumers, kParts, kShare>,
-                                      RowEpilogue<kConsumers, kParts, kShare>>;
-  Epilogue first(p, d.plan, tile, k_rank * kShare),
-      second(p, d.plan, tile + kTiles - 1, k_rank * kShare);
-  wait_for_predecessor();
-  first.fetch();
-  if constexpr (kTiles > 1) second.fetch();
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0);
-  float sums[kRows / 2] = {};
-  const uint64_t w =
-      describe_tile(shared_address(shared) + (kTiles > 1 ? group * d.chunks * kTileBytes : 0));
-  const uint64_t x = describe_tile(shared_address(x_shared));
-  const int first_of_group = kTiles > 1 ? 0 : group;
-  int stage = first_of_group, parity = 0, last = 0;
+  // By the warpgroups.
+  __device__ void multiply(float (&sums)[kRows / 2], int group) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, first = kTiles > 1 ? 0 : group;
+    const uint64_t w =
+        describe_tile(shared_address(shared) + (kTiles > 1 ? group * d.chunks * kTileBytes : 0));
+    const uint64_t x = describe_tile(shared_address(x_shared));
+    int stage = first, parity = 0;
 #  pragma unroll 1
-  for (int chunk = first_of_group; chunk < d.chunks; chunk += kStep) {
-    barriers.w[chunk / 2].wait(0);
-    barriers.x[stage].wait(parity);
-    begin_products();
+    for (int chunk = first; chunk < d.chunks; chunk += kStep) {
+      barriers.w[chunk / 2].wait(0);
+      barriers.x[stage].wait(parity);
+      begin_products();
 #  pragma unroll
-    for (int step = 0; step < kChunk / 16; ++step) {
-      multiply_tile(sums, w + chunk * (kTileBytes / 16) + step * 2,
-                    x + stage * (kXBytes / 16) + step * 2);
+      for (int step = 0; step < kChunk / 16; ++step) {
+        multiply_tile(sums, w + chunk * (kTileBytes / 16) + step * 2,
+                      x + stage * (kXBytes / 16) + step * 2);
+      }
+      commit_products();
+      // Given back at once where it is wanted again: the other group keeps the tensor cores busy.
+      if (chunk + d.stages < d.chunks) {
+        wait_products<0>();
+        if (lane < kPeers) arrive_remote(barriers.free[stage], k_rank + lane * kKBlocks);
+      }
+      stage += kStep;
+      if (stage >= d.stages) {
+        stage -= d.stages;
+        parity ^= 1;
+      }
     }
-    commit_products();
-    wait_products<1>();
-    if (chunk > first_of_group && chunk - kStep + d.stages < d.chunks && lane < kPeers) {
-      arrive_remote(barriers.free[last],
-                    kPeers == 1 ? static_cast<int>(blockIdx.x) : k_rank + lane * kKBlocks);
-    }
-    last = stage;
-    stage += kStep;
-    if (stage >= d.stages) {
-      stage -= d.stages;
-      parity ^= 1;
-    }
+    wait_products<0>();
   }
-  wait_products<0>();
-  // Sums go where the operands were; others' come once all blocks of the cluster are so far.
-  auto* staged = reinterpret_cast<float*>(shared);
-  float* received = staged + 2 * kRows * kStagedStride;
-  sync_threads<kConsumers>(1);
-  if constexpr (kIsCluster) arrive_cluster();
-  const int thread = static_cast<int>(threadIdx.x) % kGroup;
-  float* target = staged + group * kRows * kStagedStride + thread % 4 * 2 * kStagedStride +
-                  thread / 32 * 16 + thread % 32 / 4;
+
+  // The sums as an epilogue wants them, where the operands were: once all blocks of the cluster are
+  // so far, each has those of the rows that it finishes.
+  __device__ const float* gather(const float (&sums)[kRows / 2], int group) {
+    auto* staged = reinterpret_cast<float*>(shared);
+    float* received = staged + 2 * kRows * kStagedStride;
+    sync_threads<kConsumers>(1);
+    if constexpr (kIsCluster) arrive_cluster();
+    const int thread = static_cast<int>(threadIdx.x) % kGroup;
+    float* target = staged + group * kRows * kStagedStride + thread % 4 * 2 * kStagedStride +
+                    thread / 32 * 16 + thread % 32 / 4;
 #  pragma unroll
-  for (int i = 0; i < kRows / 2; ++i)
-    target[(i / 4 * 8 + i % 2) * kStagedStride + i % 4 / 2 * 8] = sums[i];
-  sync_threads<kThreads>(2);
-  if constexpr (kIsCluster) wait_cluster();
-  if constexpr (kKBlocks > 1) {
+    for (int i = 0; i < kRows / 2; ++i)
+      target[(i / 4 * 8 + i % 2) * kStagedStride + i % 4 / 2 * 8] = sums[i];
+    sync_threads<kThreads>(2);
+    if constexpr (kIsCluster) wait_cluster();
+    if constexpr (kKBlocks == 1) return staged;
     const int column = static_cast<int>(threadIdx.x) % 16 * 4;
 #  pragma unroll
     for (int i = 0; i < kTiles * kRows / 16; ++i) {
@@ -215,10 +183,83 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     sync_threads<kConsumers>(1);
     barriers.sums.wait(0);
-    staged = received;
+    return received;
   }
-  first.finish(staged, scale);
-  if constexpr (kTiles > 1) second.finish(staged + kRows * kStagedStride, scale);
+  // By the other warps.
+  __device__ void leave() {
+    __syncwarp();
+    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");  // the scales are there
+    if constexpr (kIsCluster) {
+      arrive_cluster();
+      wait_cluster();
+    }
+  }
+
+  const Division& d;
+  char* const shared;
+  Barriers& barriers;
+  char* const x_shared = shared + kTiles * d.chunks * kTileBytes;
+  const int k_rank = static_cast<int>(blockIdx.x) % kKBlocks,
+            peer = static_cast<int>(blockIdx.x) / kKBlocks;
+  const int tile = (static_cast<int>(blockIdx.y) * kPeers + peer) * kTiles;
+};
+
+// The norm's factor of every row, by one warp.
+__device__ void fetch_scale(const WgmmaProduct& p, float* scale) {
+  for (int row = threadIdx.x % 32; row < p.rows && p.norm.weighted != nullptr; row += 32) {
+    float sum = 0;
+#  pragma unroll 16
+    for (int part = 0; part < p.norm.parts; ++part) sum += p.norm.squares[part * p.rows + row];
+    scale[row] = rsqrtf(sum / static_cast<float>(p.in_features) + p.norm.norm.eps);
+  }
+}
+#endif
+
+template <int kTiles, int kKBlocks, int kPeers, bool kPairs>
+__global__ void __launch_bounds__(kThreads, 1)
+    rows_kernel(const __grid_constant__ CUtensorMap w_map,
+                const __grid_constant__ CUtensorMap x_map, const __grid_constant__ WgmmaProduct p,
+                const __grid_constant__ Division d) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ char dynamic[];
+  __shared__ Barriers barriers;
+  release_successor();
+  char* shared = dynamic + (-shared_address(dynamic) & 1023);
+  auto* scale = reinterpret_cast<float*>(shared + d.scale_offset);
+  Block<kTiles, kKBlocks, kPeers> block(d, shared, barriers);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool first_lane = threadIdx.x % 32 == 0;
+  if (threadIdx.x == 0) block.init();
+  __syncthreads();
+  if constexpr (kPeers > 1) {
+    arrive_cluster();
+    wait_cluster();
+  }
+  if (warp >= kConsumers / 32) {
+    if (warp == kConsumers / 32) {
+      if (first_lane) block.fetch_weights(w_map, kPairs ? kTileFeatures / 2 : kTileFeatures);
+    } else {
+      wait_for_predecessor();
+      if (warp == kConsumers / 32 + 1 && first_lane) block.fetch_x(x_map);
+      if (warp == kConsumers / 32 + 2) fetch_scale(p, scale);
+    }
+    return block.leave();
+  }
+  constexpr int kParts = kKBlocks > 1 ? kKBlocks : block.kStep;
+  using Epilogue = std::conditional_t<kPairs, PairEpilogue<kConsumers, kParts, block.kShare>,
+                                      RowEpilogue<kConsumers, kParts, block.kShare>>;
+  const int first_row = block.k_rank * block.kShare;
+  Epilogue first(p, d.plan, block.tile, first_row),
+      second(p, d.plan, block.tile + kTiles - 1, first_row);
+  wait_for_predecessor();
+  first.fetch();
+  if constexpr (kTiles > 1) second.fetch();
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0);
+  float sums[kRows / 2] = {};
+  block.multiply(sums, group);
+  const float* gathered = block.gather(sums, group);
+  first.finish(gathered, scale);
+  if constexpr (kTiles > 1) second.finish(gathered + kRows * kStagedStride, scale);
 #endif
 }
 
@@ -233,9 +274,9 @@ void launch_rows(cudaStream_t stream, const WgmmaProduct& p) {
   d.x_rows = kXRows;
   const int weights = kTiles * d.chunks * kTileBytes;
   d.stages = std::min({d.chunks, kMaxStages, (kMaxShared - 2048 - weights) / kXBytes});
-  // A stage that is used again is one group's, which gives it back while it multiplies the next.
+  // A stage that is used again is one group's.
   if (kTiles == 1 && d.stages < d.chunks) d.stages -= d.stages % 2;
-  NANOVLLM_CHECK(d.stages == d.chunks || d.stages >= (kTiles == 1 ? 4 : 2));
+  NANOVLLM_CHECK(d.stages >= 2);
   d.scale_offset =
       std::max(weights + d.stages * kXBytes, (kKBlocks > 1 ? 2 + kTiles : 2) * kStagedBytes);
   const auto kernel = rows_kernel<kTiles, kKBlocks, kPeers, kPairs>;
@@ -275,29 +316,6 @@ __global__ void plain_kernel(const __grid_constant__ WgmmaProduct p, float* out,
     y = gate_and_mul<Activation::kSilu>(y, dot(width + feature));
   out[row * width + feature] = y;
 }
-__global__ void fill_kernel(Bf16* out, int64_t count, uint32_t seed, float scale) {
-  for (int64_t i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) {
-    uint32_t x = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u;
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    out[i] =
-        __float2bfloat16_rn(scale * static_cast<float>(static_cast<int>(x ^ x >> 16)) * 0x1p-31f);
-  }
-}
-template <typename T>
-T* allocate(int64_t count) {
-  T* p;
-  NANOVLLM_CUDA_CHECK(cudaMalloc(&p, count * sizeof(T)));
-  NANOVLLM_CUDA_CHECK(cudaMemset(p, 0, count * sizeof(T)));
-  return p;
-}
-Bf16* random(int64_t count, float scale) {
-  static uint32_t seed = 0;
-  auto* p = allocate<Bf16>(count);
-  fill_kernel<<<1024, 256>>>(p, count, ++seed, scale);
-  return p;
-}
-
 struct Choice {
   const char* name;
   Launch launch;
@@ -317,12 +335,10 @@ class Layers {
                                 {2 * kWidth, kHidden},
                                 {kHidden, kWidth},
                                 {kQkv, kHidden}}) {
-        weights_.push_back(random(int64_t{n} * k, 0.03f));
+        weights_.push_back(random<Bf16>(int64_t{n} * k, 0, 0.03f));
       }
     }
-    NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device_, 0));
     NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
   }
   const cudaDeviceProp& device() const { return device_; }
 
@@ -358,17 +374,17 @@ class Layers {
       if (!is_sum) NANOVLLM_CUDA_CHECK(cudaMemsetAsync(p.out, 0xff, kRows * width * 2, stream_));
       choices[which].launch(stream_, p);
       NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_));
-      const std::vector<float> want = host<float, float>(plain, kRows * width);
-      const std::vector<float> got = is_sum ? host<float, float>(p.out, kRows * width)
-                                            : host<Bf16, float>(p.out, kRows * width);
-      worst = std::max(worst, relative(got, want));
+      const std::vector<float> want = to_host<float>(plain, kRows * width);
+      const std::vector<float> got =
+          is_sum ? to_host<float>(p.out, kRows * width) : to_host<Bf16>(p.out, kRows * width);
+      worst = std::max(worst, relative_error(got, want));
       if (!is_sum) continue;
-      worst = std::max(worst, relative(host<Bf16, float>(hidden_, kRows * kHidden), got));
+      worst = std::max(worst, relative_error(to_host<Bf16>(hidden_, kRows * kHidden), got));
       std::vector<float> squares(kRows),
-          parts = host<float, float>(squares_, kRows * kHidden / kTileFeatures), sums(kRows);
+          parts = to_host<float>(squares_, kRows * kHidden / kTileFeatures), sums(kRows);
       for (size_t i = 0; i < got.size(); ++i) squares[i / kHidden] += got[i] * got[i];
       for (size_t i = 0; i < parts.size(); ++i) sums[i % kRows] += parts[i];
-      worst = std::max(worst, relative(sums, squares));
+      worst = std::max(worst, relative_error(sums, squares));
     }
     cudaFree(plain);
     return worst;
@@ -397,22 +413,7 @@ class Layers {
   }
 
  private:
-  template <typename T, typename U>
-  static std::vector<U> host(const void* p, int64_t count) {
-    std::vector<T> values(count);
-    NANOVLLM_CUDA_CHECK(cudaMemcpy(values.data(), p, count * sizeof(T), cudaMemcpyDeviceToHost));
-    return std::vector<U>(values.begin(), values.end());
-  }
-  static double relative(const std::vector<float>& got, const std::vector<float>& want) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      error += std::pow(double{got[i]} - want[i], 2);
-      norm += std::pow(double{want[i]}, 2);
-    }
-    return std::isfinite(error) && norm > 0 ? std::sqrt(error / norm) : INFINITY;
-  }
-
-  cudaDeviceProp device_;
+  const cudaDeviceProp device_ = the_device();
   cudaStream_t stream_;
   std::vector<Bf16*> weights_;
   float* norm_ = allocate<float>(kHidden);
@@ -421,56 +422,47 @@ class Layers {
   Bf16* hidden_ = allocate<Bf16>(kRows * kHidden);
   Bf16* mlp_ = allocate<Bf16>(kRows * kWidth);
   Bf16* qkv_ = allocate<Bf16>(kRows * kQkv);
-  Bf16* attention_ = random(kRows * kHeads, 1);
+  Bf16* attention_ = random<Bf16>(kRows * kHeads, 0, 1);
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 int run() {
   Layers layers;
   const Choice today = {
       "today", [&](cudaStream_t s, const WgmmaProduct& p) { launch_wgmma(s, p, layers.device()); }};
   // Tiles of a block, blocks that share K, and blocks that share rows.
-  const Choice one41 = {"1 4 1", launch_rows<1, 4, 1, false>},
-               one42 = {"1 4 2", launch_rows<1, 4, 2, false>},
-               one44 = {"1 4 4", launch_rows<1, 4, 4, false>},
-               one11 = {"1 1 1", launch_rows<1, 1, 1, false>},
-               one12 = {"1 1 2", launch_rows<1, 1, 2, false>},
-               one14 = {"1 1 4", launch_rows<1, 1, 4, false>},
-               one21 = {"1 2 1", launch_rows<1, 2, 1, false>},
-               one22 = {"1 2 2", launch_rows<1, 2, 2, false>},
-               one81 = {"1 8 1", launch_rows<1, 8, 1, false>},
-               two81 = {"2 8 1", launch_rows<2, 8, 1, false>},
-               two82 = {"2 8 2", launch_rows<2, 8, 2, false>},
-               two21 = {"2 2 1", launch_rows<2, 2, 1, false>},
-               two22 = {"2 2 2", launch_rows<2, 2, 2, false>},
-               two24 = {"2 2 4", launch_rows<2, 2, 4, false>};
-  const Choice pair11 = {"1 1 1", launch_rows<1, 1, 1, true>},
-               pair12 = {"1 1 2", launch_rows<1, 1, 2, true>},
-               pair14 = {"1 1 4", launch_rows<1, 1, 4, true>},
-               pair21 = {"2 2 1", launch_rows<2, 2, 1, true>},
-               pair22 = {"2 2 2", launch_rows<2, 2, 2, true>},
-               pair24 = {"2 2 4", launch_rows<2, 2, 4, true>};
-  // With an eighth of the rows: wrong, and how fast it would be if rows cost nothing.
-  const Choice few41 = {"1 4 1 rows/8", launch_rows<1, 4, 1, false, 16>},
-               few11 = {"1 1 1 rows/8", launch_rows<1, 1, 1, false, 16>},
-               few81 = {"2 8 1 rows/8", launch_rows<2, 8, 1, false, 16>},
-               few21 = {"2 2 1 rows/8", launch_rows<2, 2, 1, false, 16>},
-               few_pair11 = {"1 1 1 rows/8", launch_rows<1, 1, 1, true, 16>},
-               few_pair21 = {"2 2 1 rows/8", launch_rows<2, 2, 1, true, 16>};
+  const Choice row141 = {"1 4 1", launch_rows<1, 4, 1, false>},
+               row142 = {"1 4 2", launch_rows<1, 4, 2, false>},
+               row144 = {"1 4 4", launch_rows<1, 4, 4, false>},
+               row111 = {"1 1 1", launch_rows<1, 1, 1, false>},
+               row112 = {"1 1 2", launch_rows<1, 1, 2, false>},
+               row114 = {"1 1 4", launch_rows<1, 1, 4, false>},
+               row281 = {"2 8 1", launch_rows<2, 8, 1, false>},
+               row282 = {"2 8 2", launch_rows<2, 8, 2, false>},
+               row221 = {"2 2 1", launch_rows<2, 2, 1, false>},
+               row222 = {"2 2 2", launch_rows<2, 2, 2, false>},
+               row224 = {"2 2 4", launch_rows<2, 2, 4, false>},
+               row121 = {"1 2 1", launch_rows<1, 2, 1, false>};
+  const Choice pair111 = {"1 1 1", launch_rows<1, 1, 1, true>},
+               pair112 = {"1 1 2", launch_rows<1, 1, 2, true>},
+               pair114 = {"1 1 4", launch_rows<1, 1, 4, true>},
+               pair221 = {"2 2 1", launch_rows<2, 2, 1, true>},
+               pair222 = {"2 2 2", launch_rows<2, 2, 2, true>},
+               pair224 = {"2 2 4", launch_rows<2, 2, 4, true>};
+  // With an eighth of the rows: wrong, and how fast it would be if rows cost next to nothing.
+  const Choice few141 = {"1 4 1 rows/8", launch_rows<1, 4, 1, false, 16>},
+               few111 = {"1 1 1 rows/8", launch_rows<1, 1, 1, false, 16>},
+               few281 = {"2 8 1 rows/8", launch_rows<2, 8, 1, false, 16>},
+               few221 = {"2 2 1 rows/8", launch_rows<2, 2, 1, false, 16>},
+               few_pair111 = {"1 1 1 rows/8", launch_rows<1, 1, 1, true, 16>},
+               few_pair221 = {"2 2 1 rows/8", launch_rows<2, 2, 1, true, 16>};
   using Chain = std::vector<Choice>;
   const std::vector<Chain> chains = {
-      {today, today, today, today},     {one41, pair11, one41, one11},
-      {one42, pair12, one42, one12},    {one42, pair14, one42, one14},
-      {one44, pair14, one44, one14},    {one41, pair12, one41, one12},
-      {one81, pair12, one81, one21},    {one41, pair12, one41, one22},
-      {two81, pair21, two81, two21},    {two82, pair22, two82, two22},
-      {two81, pair24, two81, two24},    {one42, pair21, one42, two21},
-      {one42, pair22, one42, two22},    {few41, few_pair11, few41, few11},
-      {few81, few_pair21, few81, few21}};
+      {today, today, today, today},         {row141, pair111, row141, row111},
+      {row142, pair112, row142, row112},    {row144, pair114, row144, row114},
+      {row281, pair221, row281, row221},    {row282, pair222, row282, row222},
+      {row281, pair224, row281, row224},    {row141, pair221, row281, row121},
+      {row141, today, row281, today},       {few141, few_pair111, few141, few111},
+      {few281, few_pair221, few281, few221}};
   const size_t num_right = chains.size() - 2;
   std::printf(
       "%s, %d rows, us a layer (medians of 9) and the median of its ratio to today's in the same "
