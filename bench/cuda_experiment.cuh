@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "backend/cuda/device.cuh"
@@ -74,6 +76,10 @@ inline double median(std::vector<double> values) {
 inline cudaDeviceProp the_device() {
   cudaDeviceProp device;
   NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device, 0));
+  if (device.major != 9) {
+    std::fprintf(stderr, "%s is no Hopper GPU, for which these kernels are\n", device.name);
+    std::exit(1);
+  }
   return device;
 }
 

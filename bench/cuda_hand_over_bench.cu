@@ -174,6 +174,7 @@ struct Buffers {
 
 template <Way kWay>
 __global__ void __launch_bounds__(kThreads + 32) exchange_kernel(Buffers p, int slots) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) char dynamic[];
   __shared__ Barrier full[kMaxSlots];
   __shared__ uint32_t sums[2][kThreads / 32];
@@ -201,6 +202,7 @@ __global__ void __launch_bounds__(kThreads + 32) exchange_kernel(Buffers p, int 
   if (threadIdx.x > 0) return;
   over = true;
   p.totals[blockIdx.x] = total;
+#endif
 }
 
 uint32_t expected_total() {

@@ -293,6 +293,7 @@ class Warp {
 
 template <Mode kMode>
 __global__ void __maxnreg__(216) loop_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
@@ -325,6 +326,7 @@ __global__ void __maxnreg__(216) loop_kernel(const __grid_constant__ Params p) {
   } else {
     Warp<kMode == Mode::kAll>(p, shared).run();
   }
+#endif
 }
 
 // One element a thread: out = x W^T rounded, times the scale of the rows' norm where there is one.
