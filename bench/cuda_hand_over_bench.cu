@@ -1,6 +1,6 @@
 // How long the blocks of one launch take to hand each other 1,024 words, a block a multiprocessor,
 // each of which needs all words before it writes its own 8 of the next: idle, and beside a stream
-// of weights into shared memory. By the holes of hand_over.cuh and by other ways; see Way.
+// of weights into shared memory. Fails where a block has a wrong sum of words.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -15,25 +15,14 @@ namespace nanovllm::cuda {
 namespace {
 
 enum class Way {
-  kHoles,    // as load_written(): all lanes load again until all words are there
-  kMissing,  // lanes load again what they miss
-  kInTurn,   // likewise, four sets of words, emptied two exchanges after they were read
-  kCopies,   // likewise, eight copies, for readers in turn
-  kLines,    // likewise, the words of each writer in a line of their own
-  kQuads,    // 128 bits: three words and the exchange's number
-  kFlags,    // a flag of each writer, released and acquired
-  kCounter,  // one counter, likewise
+  kHoles,  // those of hand_over.cuh, as the layer tail's
+  kLines,  // the words of each block in a line of their own, of which lanes ask again what they
+           // miss
+  kFlags,  // a flag of each block, released and acquired
 };
-constexpr std::array kNames = {"holes",
-                               "holes, the missing",
-                               "  4 sets in turn",
-                               "  8 copies",
-                               "  a line each",
-                               "3 words and number",
-                               "flags",
-                               "counter"};
+constexpr std::array kNames = {"holes", "a line each", "flags"};
 constexpr int kWords = 1024, kOwn = 8, kOwners = kWords / kOwn, kThreads = kWords / 4;
-constexpr int kExchanges = 1000, kSets = 4, kCopies = 8, kSetWords = kWords * kCopies;
+constexpr int kExchanges = 1000;
 constexpr int kSlotBytes = 4 << 10, kMaxSlots = 48;
 constexpr int64_t kWeightBytes = int64_t{1} << 30;
 
@@ -42,117 +31,76 @@ __host__ __device__ uint32_t word_of(uint32_t exchange, uint32_t total, int i) {
   return (total * 3 + static_cast<uint32_t>(i) * 7919 + exchange) & 0x7fffffff;
 }
 
-// Until all lanes have found what they wait for; those that have look again only if kAll.
-template <bool kAll = false, typename Find>
-__device__ void poll(const Find& find) {
-  bool found = false;
-  for (int tries = 0; !__all_sync(0xffffffffu, found); ++tries) {
-    if (kAll || !found) found = find();
-    if (tries == 1 << 22) __trap();
-  }
-}
-__device__ uint32_t load_acquire(const uint32_t* p) {
-  uint32_t x;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-  return x;
-}
-__device__ uint4 load_128(const uint32_t* p) {
-  uint64_t low, high;
-  asm volatile("{\n.reg .b128 x;\nld.relaxed.gpu.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
-               : "=l"(low), "=l"(high)
-               : "l"(p)
-               : "memory");
-  return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-          static_cast<uint32_t>(high >> 32)};
-}
-__device__ void store_128(uint32_t* p, uint4 x) {
-  asm volatile(
-      "{\n.reg .b128 x;\nmov.b128 x, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(p),
-      "l"(x.x | uint64_t{x.y} << 32), "l"(x.z | uint64_t{x.w} << 32)
-      : "memory");
-}
+struct Buffers {
+  uint32_t *memory, *flags, *totals;
+  const uint8_t* weights;
+  unsigned long long* bytes;  // of weights
+};
 
+// Of words 4 `quad` and on. Lines are of four sets in turn, emptied two exchanges after they were
+// read; other ways have a set for each exchange.
 template <Way kWay>
-__device__ uint32_t* set_of(uint32_t* memory, int exchange) {
-  if (kWay == Way::kHoles || kWay == Way::kMissing) return memory + exchange * kWords;
-  return memory + exchange % kSets * kSetWords;
+__device__ uint32_t* place(uint32_t* memory, int exchange, int quad) {
+  constexpr int kSets = 4, kLine = 32;
+  if (kWay != Way::kLines) return memory + exchange * kWords + quad * 4;
+  return memory + (exchange % kSets * kOwners + quad / 2) * kLine + quad % 2 * 4;
 }
 
 // The block's words, by its first warp.
 template <Way kWay>
-__device__ void publish(uint32_t* memory, uint32_t* flags, int exchange, uint32_t total) {
-  uint32_t* set = set_of<kWay>(memory, exchange);
-  const int lane = threadIdx.x, block = blockIdx.x;
-  const auto word = [&](int i) {
-    return i < kOwn ? word_of(exchange, total, block * kOwn + i) : 0;
-  };
-  const auto number = static_cast<uint32_t>(exchange);
-  if (kWay == Way::kQuads) {
-    const int i = lane * 3;
-    if (lane < 3)
-      store_128(set + (block * 3 + lane) * 4, {word(i), word(i + 1), word(i + 2), number});
-  } else if (lane < (kWay == Way::kCopies ? 2 * kCopies : 2)) {
-    const int i = lane % 2 * 4;
-    const int at = lane / 2 * kWords + block * (kWay == Way::kLines ? 32 : kOwn) + i;
-    store_words(set + at, {word(i), word(i + 1), word(i + 2), word(i + 3)});
-    if ((kWay == Way::kInTurn || kWay == Way::kCopies || kWay == Way::kLines) && exchange > 1) {
-      store_words(set_of<kWay>(memory, exchange - 2) + at, kHoles);
-    }
+__device__ void publish(const Buffers& p, int exchange, uint32_t total) {
+  const int lane = threadIdx.x;
+  if (lane < 2) {
+    const int quad = blockIdx.x * 2 + lane;
+    const auto word = [&](int i) { return word_of(exchange, total, quad * 4 + i); };
+    store_words(place<kWay>(p.memory, exchange, quad), {word(0), word(1), word(2), word(3)});
+    if (kWay == Way::kLines && exchange > 1)
+      store_words(place<kWay>(p.memory, exchange - 2, quad), kHoles);
   }
-  if (kWay == Way::kFlags || kWay == Way::kCounter) {
+  if (kWay == Way::kFlags) {
     __syncwarp();
     if (lane > 0) return;
-    if (kWay == Way::kFlags) {
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flags + block), "r"(number + 1)
-                   : "memory");
-    } else {
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(flags) : "memory");
-    }
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.flags + blockIdx.x),
+                 "r"(exchange + 1)
+                 : "memory");
   }
 }
 
 // The sum of a thread's part of all words.
 template <Way kWay>
-__device__ uint32_t collect(uint32_t* memory, const uint32_t* flags, int exchange) {
-  const uint32_t* set = set_of<kWay>(memory, exchange);
-  const int thread = threadIdx.x;
-  const auto number = static_cast<uint32_t>(exchange);
-  uint4 x;
-  if (kWay == Way::kQuads) {
-    uint4 y = {0, 0, 0, number};
-    poll([&] {
-      x = load_128(set + thread * 4);
-      if (thread < kOwners * 3 - kThreads) y = load_128(set + (kThreads + thread) * 4);
-      return x.w == number && y.w == number;
-    });
-    return x.x + x.y + x.z + y.x + y.y + y.z;
+__device__ uint32_t collect(const Buffers& p, int exchange) {
+  const uint32_t* source = place<kWay>(p.memory, exchange, threadIdx.x);
+  uint4 x[1];
+  bool found = false;
+  if (kWay == Way::kHoles) load_written(x, false, [&](int) { return load_words(source); });
+  while (kWay == Way::kLines && !__all_sync(0xffffffffu, found)) {
+    if (!found) x[0] = load_words(source);
+    found = largest_of(x[0]) != kHole;
   }
-  if (kWay == Way::kFlags) poll([&] { return load_acquire(flags + thread / 2) > number; });
-  if (kWay == Way::kCounter) {
-    poll([&] { return thread % 32 > 0 || load_acquire(flags) >= (number + 1) * kOwners; });
+  while (kWay == Way::kFlags && !__all_sync(0xffffffffu, found)) {
+    if (found) continue;
+    int flag;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                 : "=r"(flag)
+                 : "l"(p.flags + threadIdx.x / 2)
+                 : "memory");
+    found = flag > exchange;
   }
-  int at = thread * 4;
-  if (kWay == Way::kCopies) at += static_cast<int>(blockIdx.x) % kCopies * kWords;
-  if (kWay == Way::kLines) at = thread / 2 * 32 + thread % 2 * 4;
-  poll<kWay == Way::kHoles>([&] {
-    x = load_words(set + at);
-    return kWay == Way::kFlags || kWay == Way::kCounter || largest_of(x) != kHole;
-  });
-  return x.x + x.y + x.z + x.w;
+  if (kWay == Way::kFlags) x[0] = load_words(source);
+  return x[0].x + x[0].y + x[0].z + x[0].w;
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 // Copies of 4 KiB, `slots` of them always under way, until `over`, by one lane.
-__device__ void stream(const uint8_t* weights, int slots, char* shared, Barrier* full,
-                       const volatile bool* over, unsigned long long* bytes) {
+__device__ void stream(const Buffers& p, int slots, char* shared, Barrier* full,
+                       const volatile bool* over) {
   const int64_t chunks = kWeightBytes / kSlotBytes;
   int64_t chunk = blockIdx.x;
-  int copies = 0;
   const auto start = [&](int slot) {
     full[slot].expect(kSlotBytes);
-    copy_bulk(shared_address(shared) + slot * kSlotBytes, weights + chunk % chunks * kSlotBytes,
+    copy_bulk(shared_address(shared) + slot * kSlotBytes, p.weights + chunk % chunks * kSlotBytes,
               kSlotBytes, full[slot], kEvictFirst);
     chunk += gridDim.x;
-    ++copies;
   };
   for (int slot = 0; slot < slots; ++slot) start(slot);
   bool more = true;
@@ -163,14 +111,9 @@ __device__ void stream(const uint8_t* weights, int slots, char* shared, Barrier*
       if (more) start(slot);
     }
   }
-  atomicAdd(bytes, static_cast<unsigned long long>(copies) * kSlotBytes);
+  atomicAdd(p.bytes, static_cast<unsigned long long>(chunk / gridDim.x) * kSlotBytes);
 }
-
-struct Buffers {
-  uint32_t *memory, *flags, *totals;
-  const uint8_t* weights;
-  unsigned long long* bytes;
-};
+#endif
 
 template <Way kWay>
 __global__ void __launch_bounds__(kThreads + 32) exchange_kernel(Buffers p, int slots) {
@@ -186,14 +129,13 @@ __global__ void __launch_bounds__(kThreads + 32) exchange_kernel(Buffers p, int 
   }
   __syncthreads();
   if (threadIdx.x >= kThreads) {
-    if (threadIdx.x == kThreads && slots > 0)
-      stream(p.weights, slots, dynamic, full, &over, p.bytes);
+    if (threadIdx.x == kThreads && slots > 0) stream(p, slots, dynamic, full, &over);
     return;
   }
   uint32_t total = 0;
   for (int i = 0; i < kExchanges; ++i) {
-    if (blockIdx.x < kOwners && threadIdx.x < 32) publish<kWay>(p.memory, p.flags, i, total);
-    const uint32_t sum = __reduce_add_sync(0xffffffffu, collect<kWay>(p.memory, p.flags, i));
+    if (blockIdx.x < kOwners && threadIdx.x < 32) publish<kWay>(p, i, total);
+    const uint32_t sum = __reduce_add_sync(0xffffffffu, collect<kWay>(p, i));
     if (threadIdx.x % 32 == 0) sums[i % 2][threadIdx.x / 32] = sum;
     sync_threads<kThreads>(1);
     total = 0;
@@ -218,54 +160,42 @@ uint32_t expected_total() {
 int run() {
   const cudaDeviceProp device = the_device();
   const int blocks = device.multiProcessorCount;
-  constexpr int64_t kMemoryBytes = int64_t{kExchanges} * kWords * 4;
-  const Buffers p = {allocate<uint32_t>(kMemoryBytes / 4), allocate<uint32_t>(kOwners),
-                     allocate<uint32_t>(blocks), allocate<uint8_t>(kWeightBytes),
-                     allocate<unsigned long long>(1)};
-  constexpr std::array kKernels = {exchange_kernel<Way::kHoles>,  exchange_kernel<Way::kMissing>,
-                                   exchange_kernel<Way::kInTurn>, exchange_kernel<Way::kCopies>,
-                                   exchange_kernel<Way::kLines>,  exchange_kernel<Way::kQuads>,
-                                   exchange_kernel<Way::kFlags>,  exchange_kernel<Way::kCounter>};
+  constexpr int kMemoryWords = kExchanges * kWords;
+  Buffers p = {allocate<uint32_t>(kMemoryWords), allocate<uint32_t>(kOwners),
+               allocate<uint32_t>(blocks), allocate<uint8_t>(kWeightBytes),
+               allocate<unsigned long long>(1)};
+  constexpr std::array kKernels = {exchange_kernel<Way::kHoles>, exchange_kernel<Way::kLines>,
+                                   exchange_kernel<Way::kFlags>};
   const uint32_t expected = expected_total();
   int failures = 0;
   CudaTimer timer(nullptr);
-  std::printf(
-      "%s, %d blocks, medians of 7 rounds: us an exchange, its ratio to the first way's, TB/s of "
-      "weights\n",
-      device.name, blocks);
-  for (int slots : {0, 2, 4, 6, 8, 12, 16, kMaxSlots}) {
-    std::vector<double> times[kNames.size()], ratios[kNames.size()], rates[kNames.size()];
-    for (int round = 0; round < 8; ++round) {
-      for (size_t way = 0; way < kNames.size(); ++way) {
-        const bool holes = way < 5;
-        NANOVLLM_CUDA_CHECK(cudaMemset(p.memory, holes ? 0xff : 0x80, kMemoryBytes));
-        NANOVLLM_CUDA_CHECK(cudaMemset(p.flags, 0, kOwners * 4));
-        NANOVLLM_CUDA_CHECK(cudaMemset(p.bytes, 0, 8));
-        const auto kernel = reinterpret_cast<const void*>(kKernels[way]);
-        NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSlots * kSlotBytes));
-        Buffers buffers = p;
-        void* arguments[] = {&buffers, &slots};
-        const double time = timer.time([&] {
-          NANOVLLM_CUDA_CHECK(cudaLaunchCooperativeKernel(kernel, blocks, kThreads + 32, arguments,
-                                                          kMaxSlots * kSlotBytes, nullptr));
-        });
-        std::vector<uint32_t> totals(blocks);
-        unsigned long long bytes;
-        NANOVLLM_CUDA_CHECK(
-            cudaMemcpy(totals.data(), p.totals, blocks * 4, cudaMemcpyDeviceToHost));
-        NANOVLLM_CUDA_CHECK(cudaMemcpy(&bytes, p.bytes, 8, cudaMemcpyDeviceToHost));
-        failures += std::ranges::count_if(totals, [&](uint32_t x) { return x != expected; }) > 0;
-        if (round == 0) continue;
-        times[way].push_back(time / kExchanges);
-        ratios[way].push_back(times[way].back() / times[0].back());
-        rates[way].push_back(bytes / time * 1e-6);
-      }
-    }
-    std::printf("%d KiB of weights under way\n", slots * kSlotBytes >> 10);
+  std::printf("%s, %d blocks, medians of 7 rounds: us an exchange, TB/s of weights\n", device.name,
+              blocks);
+  for (int slots : {0, 4, 8, kMaxSlots}) {
+    std::array<std::vector<double>, kNames.size()> rates;
+    const std::vector<Medians> medians = in_turns(7, kNames.size(), [&](int way) {
+      NANOVLLM_CUDA_CHECK(cudaMemset(p.memory, 0xff, kMemoryWords * 4));
+      NANOVLLM_CUDA_CHECK(cudaMemset(p.flags, 0, kOwners * 4));
+      NANOVLLM_CUDA_CHECK(cudaMemset(p.bytes, 0, 8));
+      const auto kernel = reinterpret_cast<const void*>(kKernels[way]);
+      NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               kMaxSlots * kSlotBytes));
+      void* arguments[] = {&p, &slots};
+      const double time = timer.time([&] {
+        NANOVLLM_CUDA_CHECK(cudaLaunchCooperativeKernel(kernel, blocks, kThreads + 32, arguments,
+                                                        kMaxSlots * kSlotBytes, nullptr));
+      });
+      unsigned long long bytes;
+      std::vector<uint32_t> totals(blocks);
+      NANOVLLM_CUDA_CHECK(cudaMemcpy(&bytes, p.bytes, 8, cudaMemcpyDeviceToHost));
+      NANOVLLM_CUDA_CHECK(cudaMemcpy(totals.data(), p.totals, blocks * 4, cudaMemcpyDeviceToHost));
+      failures += std::ranges::any_of(totals, [&](uint32_t x) { return x != expected; });
+      rates[way].push_back(bytes / time * 1e-6);
+      return time / kExchanges;
+    });
     for (size_t way = 0; way < kNames.size(); ++way) {
-      std::printf("  %-20s %6.3f us %6.3f %6.2f TB/s\n", kNames[way], median(times[way]),
-                  median(ratios[way]), median(rates[way]));
+      std::printf("%3d KiB under way, %-11s %6.3f us, %.2f TB/s\n", slots * kSlotBytes >> 10,
+                  kNames[way], medians[way].time, median(rates[way]));
     }
   }
   std::printf("%d launches with wrong sums\n", failures);

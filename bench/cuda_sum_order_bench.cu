@@ -30,12 +30,10 @@ __device__ inline void multiply_tile(float (&d)[4], uint64_t a, uint64_t b) {
 __device__ inline void multiply_tile(float (&d)[128], uint64_t a, uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" NANOVLLM_NAMES_64
                ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-               "%80, %81, %82, %83"
-               ", %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "
-               "%100, %101, %102"
-               ", %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, "
-               "%116, %117, %118"
-               ", %119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, 1, 1, 1, 0, 0;"
+               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+               "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "
+               "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "
+               "%123, %124, %125, %126, %127}, %128, %129, 1, 1, 1, 0, 0;"
                : NANOVLLM_SUMS_32(0), NANOVLLM_SUMS_32(32), NANOVLLM_SUMS_32(64),
                  NANOVLLM_SUMS_32(96)
                : "l"(a), "l"(b));
@@ -50,7 +48,6 @@ __device__ inline void multiply_registers(float (&d)[32], const uint32_t (&a)[4]
 
 namespace {
 
-using Bf16 = __nv_bfloat16;
 constexpr int kFeatures = 4096, kRows = 64, kMostRows = 8192;  // rows repeat after kRows
 constexpr int kDepths[] = {896, 1024, 2048, 3072, 4096, 5120, 12288, 25600};
 constexpr int kMostDepth = 25600;
@@ -71,64 +68,51 @@ __global__ void compare_kernel(const T* y, const float* expected, int64_t count,
   }
 }
 
-// The model of MMA-Sim: products and sum are cut `bits` below the largest exponent, added exactly,
-// and the result is cut to float32.
-__global__ void model_kernel(float* out, const Bf16* w, const Bf16* x, int k, int step, int bits) {
+// The model of MMA-Sim: the products of a step of 16 and the sum so far are cut `bits` below the
+// largest exponent, a product's being the sum of its factors', added exactly, and the result is cut
+// to float32.
+__global__ void model_kernel(float* out, const Bf16* w, const Bf16* x, int k, int bits) {
   const int feature = blockIdx.x * 32 + threadIdx.x, row = blockIdx.y;
-  const auto* a = reinterpret_cast<const uint16_t*>(w) + int64_t{feature} * k;
-  const auto* b = reinterpret_cast<const uint16_t*>(x) + row * k;
+  const auto exponent = [](float v) { return v == 0 ? -500 : ilogbf(v); };
   float sum = 0;
-  const auto exponent = [](uint16_t v) { return (v >> 7 & 255) - 127; };
-  const auto significand = [](uint16_t v) { return v << 1 == 0 ? 0 : (v & 127) | 128; };
-  for (int first = 0; first < k; first += step) {
-    const uint32_t c = __float_as_uint(sum);
-    int largest = c << 1 == 0 ? -1000 : static_cast<int>(c >> 23 & 255) - 127;
-    for (int i = first; i < first + step; ++i) {
-      if (significand(a[i]) * significand(b[i]) == 0) continue;
-      largest = max(largest, exponent(a[i]) + exponent(b[i]));
-    }
-    int64_t total = 0;
-    const auto add = [&](int64_t magnitude, int fraction, int e, bool negative) {
-      const int64_t cut = (magnitude << (bits - fraction + 8) >> min(largest - e, 60)) >> 8;
-      total += negative ? -cut : cut;
-    };
-    if (c << 1 != 0)
-      add((c & 0x7fffff) | 0x800000, 23, static_cast<int>(c >> 23 & 255) - 127, c >> 31);
-    for (int i = first; i < first + step; ++i) {
-      const int product = significand(a[i]) * significand(b[i]);
-      if (product != 0) add(product, 14, exponent(a[i]) + exponent(b[i]), (a[i] ^ b[i]) >> 15);
-    }
-    sum = total == 0 ? 0.f : ldexpf(__ll2float_rz(total), largest - bits);
+  for (int first = 0; first < k; first += 16) {
+    const Bf16 *a = w + int64_t{feature} * k + first, *b = x + row * k + first;
+    int largest = exponent(sum);
+    for (int i = 0; i < 16; ++i)
+      largest = max(largest, exponent(load(a + i)) + exponent(load(b + i)));
+    const double unit = ldexp(1., largest - bits);
+    double total = trunc(sum / unit);  // a whole number, exactly
+    for (int i = 0; i < 16; ++i) total += trunc(double{load(a + i)} * load(b + i) / unit);
+    sum = __double2float_rz(total * unit);
   }
   out[row * kFeatures + feature] = sum;
 }
 
 // Plain: steps of 16 one after the other. The layer tail's: 0-3, 8-11, 16-19 and 24-27 of each 32
 // share a step, and so do the rest.
-enum class Order { kPlain, kWithinStep, kTail, kBackwards, kTwoSums };
+enum class Order { kPlain, kWithinStep, kTail };
 
 __device__ uint32_t pair(const Bf16* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
 template <Order kOrder>
 __global__ void mma_kernel(const Bf16* left, const Bf16* right, int k, float* out, int left_stride,
                            int right_stride) {
-  const int r = threadIdx.x / 4, c = threadIdx.x % 4, steps = k / 16;
+  const int r = threadIdx.x / 4, c = threadIdx.x % 4;
   const int row = blockIdx.x * 16 + r, column = blockIdx.y * 8 + c * 2;
   const Bf16 *a = left + int64_t{row} * k, *b = right + (int64_t{blockIdx.y} * 8 + r) * k;
-  float sums[2][4] = {};
-  for (int i = 0; i < steps; ++i) {
-    int first = (kOrder == Order::kBackwards ? steps - 1 - i : i) * 16 + c * 2, second = first + 8;
-    if (kOrder == Order::kWithinStep) first = i * 16 + c * 4;
-    if (kOrder == Order::kTail) first = i / 2 * 32 + i % 2 * 4 + c * 8;
-    if (kOrder == Order::kWithinStep || kOrder == Order::kTail) second = first + 2;
-    mma_bf16(sums[kOrder == Order::kTwoSums ? i % 2 : 0],
+  float sums[4] = {};
+  for (int i = 0; i < k / 16; ++i) {
+    int first = i * 16 + c * 2, second = first + 8;
+    if (kOrder != Order::kPlain) {
+      first = kOrder == Order::kTail ? i / 2 * 32 + i % 2 * 4 + c * 8 : i * 16 + c * 4;
+      second = first + 2;
+    }
+    mma_bf16(sums,
              {pair(a + first), pair(a + 8 * k + first), pair(a + second), pair(a + 8 * k + second)},
              pair(b + first), pair(b + second));
   }
-  for (int e = 0; e < 4; ++e) {
-    out[(row + e / 2 * 8) * left_stride + (column + e % 2) * right_stride] =
-        sums[0][e] + sums[1][e];
-  }
+  for (int e = 0; e < 4; ++e)
+    out[(row + e / 2 * 8) * left_stride + (column + e % 2) * right_stride] = sums[e];
 }
 
 // 64 lines of the left matrix times n of the right one; with `left`, through registers.
@@ -192,12 +176,7 @@ class Experiment {
     fill_kernel<<<1024, 256>>>(x_, int64_t{kMostRows} * k, rows, 2, 0, 1, scales);
     double_kernel<<<dim3(kFeatures / 32, kRows), 32>>>(exact_, w_, x_, k);
     wgmma<64, false>(expected_, "wgmma, n = 64", true);
-    const auto ours = [&](int rows, const std::string& name) {
-      add(name, describe(y_, rows, name));
-    };
     wgmma<8, false>(y_, "wgmma, n = 8", true);
-    wgmma<16, false>(y_, "wgmma, n = 16", true);
-    wgmma<96, false>(y_, "wgmma, n = 96", true);
     wgmma<128, false>(y_, "wgmma, n = 128", true);
     wgmma<256, false>(y_, "wgmma, n = 256", true);
     wgmma<64, true>(y_, "wgmma, weights from registers", true);
@@ -205,12 +184,9 @@ class Experiment {
     mma<Order::kPlain>("mma");
     mma<Order::kWithinStep>("mma, another order within steps");
     mma<Order::kTail>("mma, steps of the layer tail");
-    mma<Order::kBackwards>("mma, last step first");
-    mma<Order::kTwoSums>("mma, two sums");
-    for (const auto& [step, bits] :
-         {std::pair(16, 25), {16, 24}, {16, 26}, {8, 25}, {8, 24}, {4, 25}}) {
-      model_kernel<<<dim3(kFeatures / 32, 8), 32>>>(y_, w_, x_, k, step, bits);
-      ours(8, "model, steps of " + std::to_string(step) + ", " + std::to_string(bits) + " bits");
+    for (const int bits : {24, 25, 26}) {
+      model_kernel<<<dim3(kFeatures / 32, 8), 32>>>(y_, w_, x_, k, bits);
+      add("model, " + std::to_string(bits) + " bits", y_, 8);
     }
     for (const int rows : {1, 2, 8, 16, 64, 128, 256, 1024, 4096, kMostRows}) {
       cublas<float>(rows, CUDA_R_32F, "cuBLASLt, float32, rows " + std::to_string(rows));
@@ -219,24 +195,17 @@ class Experiment {
   }
   // Returns whether nothing was wrong.
   bool print(const char* title) {
-    std::printf("\n%s\n%-36s", title, "K");
-    for (const int k : kDepths) std::printf(" %12d", k);
-    for (const std::string& name : names_) {
-      std::printf("\n%-36s", name.c_str());
-      for (const std::string& cell : cells_[name]) std::printf(" %12s", cell.c_str());
-    }
+    std::printf("\n%s\n%-48s", title, "K");
+    for (const int k : kDepths) std::printf(" %11d", k);
+    for (const std::string& name : names_)
+      std::printf("\n%-48s%s", name.c_str(), lines_[name].c_str());
     std::printf("\n");
+    lines_.clear();
     names_.clear();
-    cells_.clear();
     return !wrong_;
   }
 
  private:
-  void add(const std::string& name, const std::string& cell) {
-    if (cells_[name].empty()) names_.push_back(name);
-    cells_[name].push_back(cell);
-  }
-
   template <int n, bool kRegisters>
   void wgmma(float* out, const char* name, bool weights_left) {
     const Bf16 *left = weights_left ? w_ : x_, *right = weights_left ? x_ : w_;
@@ -248,14 +217,14 @@ class Experiment {
     wgmma_kernel<n, kRegisters><<<grid, 128>>>(left_map, right_map, left, k_, out,
                                                weights_left ? 1 : kFeatures,
                                                weights_left ? kFeatures : 1);
-    add(name, describe(out, weights_left ? n : 64, name));
+    add(name, out, weights_left ? n : 64);
   }
   template <Order kOrder>
   void mma(const std::string& name) {
     mma_kernel<kOrder><<<dim3(kFeatures / 16, kRows / 8), 32>>>(w_, x_, k_, y_, 1, kFeatures);
-    add(name + ", weights left", describe(y_, kRows, name));
+    add(name + ", weights left", y_, kRows);
     mma_kernel<kOrder><<<dim3(kRows / 16, kFeatures / 8), 32>>>(x_, w_, k_, y_, kFeatures, 1);
-    add(name + ", weights right", describe(y_, kRows, name));
+    add(name + ", weights right", y_, kRows);
   }
 
   // The first algorithm's cell, and how many of all have the bits.
@@ -286,7 +255,7 @@ class Experiment {
     for (int i = 0; i < count; ++i) {
       NANOVLLM_CUDA_CHECK(cublasLtMatmul(lt_, product, &one, w_, w, x_, x, &zero, y_, out, y_, out,
                                          &found[i].algo, workspace_, kWorkspace, nullptr));
-      const std::string cell = describe(reinterpret_cast<T*>(y_), rows, name);
+      const std::string cell = compare(reinterpret_cast<T*>(y_), rows, name);
       if (i == 0) first = cell;
       equal += cell == "=";
     }
@@ -296,8 +265,15 @@ class Experiment {
     cublasLtMatmulDescDestroy(product);
   }
 
+  void add(const std::string& name, const std::string& cell) {
+    std::string& line = lines_[name];
+    if (line.empty()) names_.push_back(name);
+    line += std::string(12 - std::min<size_t>(cell.size(), 11), ' ') + cell;
+  }
+  void add(const std::string& name, const float* y, int rows) { add(name, compare(y, rows, name)); }
+
   template <typename T>
-  std::string describe(const T* y, int rows, const std::string& name) {
+  std::string compare(const T* y, int rows, const std::string& name) {
     const int64_t count = int64_t{rows} * kFeatures,
                   checked = std::min<int64_t>(count, kRows * kFeatures);
     NANOVLLM_CUDA_CHECK(cudaMemset(others_, 0, 8));
@@ -310,14 +286,11 @@ class Experiment {
       wrong_ = true;
       std::printf("WRONG: %s, K %d: %.1e\n", name.c_str(), k_, relative);
     }
-    const double sums = 100. * others[0] / count, rounded = 100. * others[1] / count;
-    if ((sizeof(T) == 2 ? rounded : sums) == 0) return "=";
+    const double sums = sizeof(T) == 2 ? 0 : 100. * others[0] / count,
+                 rounded = 100. * others[1] / count;
+    if (sums + rounded == 0) return "=";
     char cell[32];
-    if (sizeof(T) == 2) {
-      std::snprintf(cell, sizeof cell, "%.3g", rounded);
-    } else {
-      std::snprintf(cell, sizeof cell, "%.3g/%.2g", sums, rounded);
-    }
+    std::snprintf(cell, sizeof cell, "%.3g/%.2g", sums, rounded);
     return cell;
   }
 
@@ -333,7 +306,7 @@ class Experiment {
   double* exact_ = allocate<double>(kRows * kFeatures);
   unsigned* others_ = allocate<unsigned>(2);
   std::vector<std::string> names_;
-  std::map<std::string, std::vector<std::string>> cells_;
+  std::map<std::string, std::string> lines_;  // of cells
 };
 
 }  // namespace

@@ -1,12 +1,10 @@
 // linear_wgmma.cu at 128 rows, with rows fetched less often: a block computes two of its tiles, one
-// a warpgroup, from the same rows ("128 features"), and blocks of a cluster that share K each fetch
-// a part of the rows for all of them (multicast). Beside today's kernel on the four products of
+// a warpgroup, from the same rows ("128 features"), and two blocks of a cluster that share K each
+// fetch half of the rows for both (multicast). Beside today's kernel, on the four products of
 // Qwen3-0.6B's layers, each alone and all in a row, in turns. Fails where a result is wrong.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
-#include <functional>
 #include <type_traits>
 #include <vector>
 
@@ -21,7 +19,6 @@
 namespace nanovllm::cuda {
 namespace {
 
-using Bf16 = __nv_bfloat16;
 constexpr int kRows = kMaxWgmmaRows, kGroup = 128, kConsumers = 2 * kGroup,
               kThreads = kConsumers + 96;
 constexpr int kTileBytes = kTileFeatures * kChunk * 2, kXBytes = kRows * kChunk * 2;
@@ -59,9 +56,7 @@ __device__ void arrive_remote(const Barrier& barrier, int rank) {
 struct Barriers {
   Barrier w[kMaxCopies], x[kMaxStages], free[kMaxStages], sums;
 };
-#endif
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // How the blocks of a cluster divide the work: kPeers have other features, and of each kKBlocks
 // share K. A block has kTiles tiles, of each warpgroup its own or one whose K they share.
 template <int kTiles, int kKBlocks, int kPeers>
@@ -97,16 +92,14 @@ struct Block {
     }
   }
   __device__ void fetch_x(const CUtensorMap& map) {
-    constexpr int kMask = 1 | (kPeers > 1 ? 1 << kKBlocks : 0) |
-                          (kPeers > 2 ? 1 << 2 * kKBlocks | 1 << 3 * kKBlocks : 0);
     for (int chunk = 0, stage = 0, parity = 0; chunk < d.chunks; ++chunk) {
       if (chunk >= d.stages) barriers.free[stage].wait(parity ^ 1);
       barriers.x[stage].expect(d.x_rows * kChunk * 2);
       char* target = x_shared + stage * kXBytes + peer * kPart * kChunk * 2;
       const int at = k_rank * d.chunks + chunk;
       if constexpr (kPeers > 1) {
-        load_box_to(target, map, peer * kPart, at, barriers.x[stage],
-                    static_cast<uint16_t>(kMask << k_rank));
+        const auto both = static_cast<uint16_t>((1 | 1 << kKBlocks) << k_rank);
+        load_box_to(target, map, peer * kPart, at, barriers.x[stage], both);
       } else {
         load_box<false>(target, map, 0, at, barriers.x[stage]);
       }
@@ -263,10 +256,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-using Launch = std::function<void(cudaStream_t, const WgmmaProduct&)>;
-
-template <int kTiles, int kKBlocks, int kPeers, bool kPairs, int kXRows = kRows>
-void launch_rows(cudaStream_t stream, const WgmmaProduct& p) {
+template <int kTiles, int kKBlocks, int kPeers, bool kPairs, int kXRows>
+void launch_kernel(cudaStream_t stream, const WgmmaProduct& p) {
   constexpr int kParts = kPairs ? 2 : 1, kCluster = kKBlocks * kPeers;
   Division d = {};
   d.plan.features = kTileFeatures;
@@ -279,224 +270,125 @@ void launch_rows(cudaStream_t stream, const WgmmaProduct& p) {
   NANOVLLM_CHECK(d.stages >= 2);
   d.scale_offset =
       std::max(weights + d.stages * kXBytes, (kKBlocks > 1 ? 2 + kTiles : 2) * kStagedBytes);
-  const auto kernel = rows_kernel<kTiles, kKBlocks, kPeers, kPairs>;
-  if (kCluster > 8) {
-    NANOVLLM_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  }
   const void* x = p.norm.weighted != nullptr ? p.norm.weighted : p.x;
   const CUtensorMap w_map =
       make_tensor_map(p.weight, p.out_features, p.in_features, kParts, {kTileFeatures / kParts, 2});
   const CUtensorMap x_map = make_tensor_map(x, p.rows, p.in_features, 1, {kXRows / kPeers, 1});
-  launch_clusters(stream, kernel,
+  launch_clusters(stream, rows_kernel<kTiles, kKBlocks, kPeers, kPairs>,
                   dim3(kCluster, p.out_features / (kTiles * kTileFeatures * kPeers)), kThreads,
                   kCluster, d.scale_offset + kRows * 4 + 1024, w_map, x_map, p, d);
 }
 
-// What a product gives, by one thread an element.
-__global__ void plain_kernel(const __grid_constant__ WgmmaProduct p, float* out, int width) {
-  const int feature = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
-  const auto* x = static_cast<const Bf16*>(p.norm.weighted != nullptr ? p.norm.weighted : p.x) +
-                  row * p.in_features;
-  float scale = 1;
-  if (p.norm.weighted != nullptr) {
-    float sum = 0;
-    for (int part = 0; part < p.norm.parts; ++part) sum += p.norm.squares[part * p.rows + row];
-    scale = rsqrtf(sum / static_cast<float>(p.in_features) + p.norm.norm.eps);
+// K is shared by the blocks of a cluster where there are few features, as in linear_wgmma.cu.
+template <int kTiles, int kPeers, int kXRows = kRows>
+void launch_rows(cudaStream_t stream, const WgmmaProduct& p) {
+  if (p.epilogue == Epilogue::kActAndMul) {
+    launch_kernel<kTiles, kTiles, kPeers, true, kXRows>(stream, p);
+  } else if (p.epilogue == Epilogue::kAdd) {
+    launch_kernel<kTiles, 4 * kTiles, kPeers, false, kXRows>(stream, p);
+  } else {
+    launch_kernel<kTiles, kTiles, kPeers, false, kXRows>(stream, p);
   }
-  const auto dot = [&](int of) {
-    const auto* w = static_cast<const Bf16*>(p.weight) + int64_t{of} * p.in_features;
-    float sum = 0;
-    for (int k = 0; k < p.in_features; ++k) sum += load(w + k) * load(x + k);
-    return round_to_bfloat16(sum * scale);
-  };
-  float y = dot(feature);
-  if (p.epilogue == Epilogue::kAdd) y += static_cast<const float*>(p.out)[row * width + feature];
-  if (p.epilogue == Epilogue::kActAndMul)
-    y = gate_and_mul<Activation::kSilu>(y, dot(width + feature));
-  out[row * width + feature] = y;
 }
-struct Choice {
+void launch_today(cudaStream_t stream, const WgmmaProduct& p) {
+  static const cudaDeviceProp device = the_device();
+  launch_wgmma(stream, p, device);
+}
+
+struct Way {
   const char* name;
-  Launch launch;
+  void (*launch)(cudaStream_t, const WgmmaProduct&);
+  bool is_right = true;
 };
+constexpr std::array<Way, 5> kWays = {
+    {{"today's", launch_today},
+     {"64 features a block", launch_rows<1, 1>},
+     {"128 features a block", launch_rows<2, 1>},
+     {"64 features, multicast to 2", launch_rows<1, 2>},
+     // How fast it would be if rows cost next to nothing.
+     {"64 features, an eighth of the rows", launch_rows<1, 1, kRows / 8>, false}}};
+constexpr int kAll = -1;  // products
 
 class Layers {
  public:
-  static constexpr int kLayers = 28, kHidden = 1024, kHeads = 2048, kWidth = 3072, kQkv = 4096;
-  enum Product { kOut, kGateUp, kDown, kNext, kProducts };
-  static constexpr const char* kNames[] = {"o", "gate_up", "down", "qkv"};
-
-  Layers() {
-    const std::vector<float> ones(kHidden, 1);
-    NANOVLLM_CUDA_CHECK(cudaMemcpy(norm_, ones.data(), kHidden * 4, cudaMemcpyHostToDevice));
-    for (int layer = 0; layer < kLayers; ++layer) {
-      for (const auto [n, k] : {std::pair(kHidden, kHeads),
-                                {2 * kWidth, kHidden},
-                                {kHidden, kWidth},
-                                {kQkv, kHidden}}) {
-        weights_.push_back(random<Bf16>(int64_t{n} * k, 0, 0.03f));
-      }
-    }
-    NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  const cudaDeviceProp& device() const { return device_; }
-
-  WgmmaProduct product(int which, int layer) const {
-    constexpr Epilogue kEpilogues[] = {Epilogue::kAdd, Epilogue::kActAndMul, Epilogue::kAdd,
-                                       Epilogue::kStore};
-    constexpr int kOutputs[] = {kHidden, 2 * kWidth, kHidden, kQkv},
-                  kInputs[] = {kHeads, kHidden, kWidth, kHidden};
-    const SplitNorm split = {{norm_, 1e-6f}, hidden_, squares_, square_parts(kHidden)};
-    WgmmaProduct p;
-    p.rows = kRows;
-    p.out_features = kOutputs[which];
-    p.in_features = kInputs[which];
-    p.weight = weights_[layer * kProducts + which];
-    p.epilogue = kEpilogues[which];
-    p.x = which == kOut ? attention_ : mlp_;
-    p.out = std::array<void*, kProducts>{residual_, mlp_, residual_, qkv_}[which];
-    (p.epilogue == Epilogue::kAdd ? p.next_norm : p.norm) = split;
-    return p;
-  }
-
   // The largest of the relative errors of a layer's products, each from the ones before.
-  double error(const std::vector<Choice>& choices) {
+  double error(const Way& way) const {
     double worst = 0;
-    auto* plain = allocate<float>(kRows * kQkv);
-    NANOVLLM_CUDA_CHECK(cudaMemset(residual_, 0, kRows * kHidden * 4));
-    NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
-    for (int which = 0; which < kProducts; ++which) {
-      const WgmmaProduct p = product(which, 0);
+    for (int i = 0; i < 4; ++i) {
+      const WgmmaProduct p = product(i, 0);
       const bool is_sum = p.epilogue == Epilogue::kAdd;
-      const int width = p.epilogue == Epilogue::kActAndMul ? kWidth : p.out_features;
-      plain_kernel<<<dim3(width / 128, kRows), 128, 0, stream_>>>(p, plain, width);
-      if (!is_sum) NANOVLLM_CUDA_CHECK(cudaMemsetAsync(p.out, 0xff, kRows * width * 2, stream_));
-      choices[which].launch(stream_, p);
-      NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_));
-      const std::vector<float> want = to_host<float>(plain, kRows * width);
-      const std::vector<float> got =
-          is_sum ? to_host<float>(p.out, kRows * width) : to_host<Bf16>(p.out, kRows * width);
-      worst = std::max(worst, relative_error(got, want));
-      if (!is_sum) continue;
-      worst = std::max(worst, relative_error(to_host<Bf16>(hidden_, kRows * kHidden), got));
-      std::vector<float> squares(kRows),
-          parts = to_host<float>(squares_, kRows * kHidden / kTileFeatures), sums(kRows);
-      for (size_t i = 0; i < got.size(); ++i) squares[i / kHidden] += got[i] * got[i];
-      for (size_t i = 0; i < parts.size(); ++i) sums[i % kRows] += parts[i];
-      worst = std::max(worst, relative_error(sums, squares));
+      const int count = kRows * kProducts[i].width();
+      const auto read = [&](const void* y) {
+        return is_sum ? to_host<float>(y, count) : to_host<Bf16>(y, count);
+      };
+      if (is_sum) {
+        NANOVLLM_CUDA_CHECK(cudaMemcpy(want_, p.out, count * 4, cudaMemcpyDeviceToDevice));
+      }
+      plain_product(kProducts[i], kRows, layers_[0][i], p.x, p.in_features, norm_, want_);
+      if (!is_sum) NANOVLLM_CUDA_CHECK(cudaMemset(p.out, 0xff, count * 2));
+      NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
+      way.launch(nullptr, p);
+      worst = std::max(worst, relative_error(read(p.out), read(want_)));
     }
-    cudaFree(plain);
     return worst;
   }
 
-  // Microseconds a layer of one product, or of all.
-  cudaGraphExec_t capture(const std::vector<Choice>& choices, int only) {
-    cudaGraph_t graph;
-    cudaGraphExec_t instance;
-    NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (int layer = 0; layer < kLayers * (only < 0 ? 1 : 4); ++layer) {
-      for (int which = 0; which < kProducts; ++which) {
-        if (only < 0 || only == which)
-          choices[which].launch(stream_, product(which, layer % kLayers));
+  cudaGraphExec_t capture_layers(const Way& way, int only) const {
+    return capture([&](cudaStream_t stream) {
+      for (int layer = 0; layer < times(only); ++layer) {
+        for (int i = 0; i < 4; ++i) {
+          if (only == kAll || only == i) way.launch(stream, product(i, layer % kLayers));
+        }
       }
-    }
-    NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-    NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
-    cudaGraphDestroy(graph);
-    return instance;
+    });
   }
-  double time(cudaGraphExec_t graph, int only) {
-    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(residual_, 0, kRows * kHidden * 4, stream_));
-    return CudaTimer(stream_).time([&] { NANOVLLM_CUDA_CHECK(cudaGraphLaunch(graph, stream_)); }) /
-           (kLayers * (only < 0 ? 1 : 4));
+  // Microseconds a layer.
+  double time(cudaGraphExec_t graph, int only) const {
+    NANOVLLM_CUDA_CHECK(cudaMemset(rows_.residual, 0, kRows * kHidden * 4));
+    return CudaTimer(nullptr).time([&] { NANOVLLM_CUDA_CHECK(cudaGraphLaunch(graph, nullptr)); }) /
+           times(only);
   }
 
  private:
-  const cudaDeviceProp device_ = the_device();
-  cudaStream_t stream_;
-  std::vector<Bf16*> weights_;
-  float* norm_ = allocate<float>(kHidden);
-  float* residual_ = allocate<float>(kRows * kHidden);
-  float* squares_ = allocate<float>(kRows * kHidden / kTileFeatures);
+  static int times(int only) { return only == kAll ? kLayers : 4 * kLayers; }
+
+  WgmmaProduct product(int i, int layer) const {
+    WgmmaProduct p;
+    rows_.describe(p, i, kRows, layers_[layer]);
+    if (i == 0) p.x = attention_;  // so that wrong rows do not come back
+    (p.epilogue == Epilogue::kAdd ? p.next_norm : p.norm) = {
+        {norm_, kEps}, hidden_, squares_, square_parts(kHidden)};
+    return p;
+  }
+
+  const std::array<LayerWeights, kLayers> layers_ = random_layers();
+  const Activations rows_{kRows};
+  const Bf16* attention_ = random<Bf16>(kRows * kHeads, 0, 1);
+  const float* norm_ = random<float>(kHidden, 1, 0.2f);
   Bf16* hidden_ = allocate<Bf16>(kRows * kHidden);
-  Bf16* mlp_ = allocate<Bf16>(kRows * kWidth);
-  Bf16* qkv_ = allocate<Bf16>(kRows * kQkv);
-  Bf16* attention_ = random<Bf16>(kRows * kHeads, 0, 1);
+  float* squares_ = allocate<float>(kRows * square_parts(kHidden));
+  float* want_ = allocate<float>(kRows * kQkv);
 };
 
 int run() {
-  Layers layers;
-  const Choice today = {
-      "today", [&](cudaStream_t s, const WgmmaProduct& p) { launch_wgmma(s, p, layers.device()); }};
-  // Tiles of a block, blocks that share K, and blocks that share rows.
-  const Choice row141 = {"1 4 1", launch_rows<1, 4, 1, false>},
-               row142 = {"1 4 2", launch_rows<1, 4, 2, false>},
-               row144 = {"1 4 4", launch_rows<1, 4, 4, false>},
-               row111 = {"1 1 1", launch_rows<1, 1, 1, false>},
-               row112 = {"1 1 2", launch_rows<1, 1, 2, false>},
-               row114 = {"1 1 4", launch_rows<1, 1, 4, false>},
-               row281 = {"2 8 1", launch_rows<2, 8, 1, false>},
-               row282 = {"2 8 2", launch_rows<2, 8, 2, false>},
-               row221 = {"2 2 1", launch_rows<2, 2, 1, false>},
-               row222 = {"2 2 2", launch_rows<2, 2, 2, false>},
-               row224 = {"2 2 4", launch_rows<2, 2, 4, false>},
-               row121 = {"1 2 1", launch_rows<1, 2, 1, false>};
-  const Choice pair111 = {"1 1 1", launch_rows<1, 1, 1, true>},
-               pair112 = {"1 1 2", launch_rows<1, 1, 2, true>},
-               pair114 = {"1 1 4", launch_rows<1, 1, 4, true>},
-               pair221 = {"2 2 1", launch_rows<2, 2, 1, true>},
-               pair222 = {"2 2 2", launch_rows<2, 2, 2, true>},
-               pair224 = {"2 2 4", launch_rows<2, 2, 4, true>};
-  // With an eighth of the rows: wrong, and how fast it would be if rows cost next to nothing.
-  const Choice few141 = {"1 4 1 rows/8", launch_rows<1, 4, 1, false, 16>},
-               few111 = {"1 1 1 rows/8", launch_rows<1, 1, 1, false, 16>},
-               few281 = {"2 8 1 rows/8", launch_rows<2, 8, 1, false, 16>},
-               few221 = {"2 2 1 rows/8", launch_rows<2, 2, 1, false, 16>},
-               few_pair111 = {"1 1 1 rows/8", launch_rows<1, 1, 1, true, 16>},
-               few_pair221 = {"2 2 1 rows/8", launch_rows<2, 2, 1, true, 16>};
-  using Chain = std::vector<Choice>;
-  const std::vector<Chain> chains = {
-      {today, today, today, today},         {row141, pair111, row141, row111},
-      {row142, pair112, row142, row112},    {row144, pair114, row144, row114},
-      {row281, pair221, row281, row221},    {row282, pair222, row282, row222},
-      {row281, pair224, row281, row224},    {row141, pair221, row281, row121},
-      {row141, today, row281, today},       {few141, few_pair111, few141, few111},
-      {few281, few_pair221, few281, few221}};
-  const size_t num_right = chains.size() - 2;
-  std::printf(
-      "%s, %d rows, us a layer (medians of 9) and the median of its ratio to today's in the same "
-      "round;\n"
-      "tiles of a block, blocks that share K, and blocks that share rows\n",
-      layers.device().name, kRows);
+  std::printf("%s, %d rows, us a layer (medians of 9), and ratios to today's in the same round\n",
+              the_device().name, kRows);
+  const Layers layers;
   int failures = 0;
-  for (const int only : {-1, 0, 1, 2, 3}) {
+  for (const Way& way : kWays) {
+    const double error = way.is_right ? layers.error(way) : 0;
+    if (error < 4e-3) continue;
+    ++failures;
+    std::printf("WRONG %s: %.2e\n", way.name, error);
+  }
+  for (const int only : {kAll, 0, 1, 2, 3}) {
     std::vector<cudaGraphExec_t> graphs;
-    std::vector<std::vector<double>> times(chains.size()), ratios(chains.size());
-    for (const Chain& chain : chains) {
-      const double error = only < 0 && graphs.size() < num_right ? layers.error(chain) : 0;
-      if (!(error < 4e-3)) {
-        ++failures;
-        std::printf("WRONG %zu: %.2e\n", graphs.size(), error);
-      }
-      graphs.push_back(layers.capture(chain, only));
-    }
-    for (int round = 0; round < 10; ++round) {
-      for (size_t i = 0; i < graphs.size(); ++i) {
-        const double time = layers.time(graphs[i], only);
-        if (round == 0) continue;
-        times[i].push_back(time);
-        ratios[i].push_back(time / times[0].back());
-      }
-    }
-    for (size_t i = 0; i < graphs.size(); ++i) {
-      std::printf("%-8s", only < 0 ? "all" : Layers::kNames[only]);
-      for (int which = 0; which < Layers::kProducts; ++which) {
-        if (only < 0 || only == which)
-          std::printf(" %s %s;", Layers::kNames[which], chains[i][which].name);
-      }
-      std::printf(" %.2f us, %.3f\n", median(times[i]), median(ratios[i]));
-      cudaGraphExecDestroy(graphs[i]);
+    for (const Way& way : kWays) graphs.push_back(layers.capture_layers(way, only));
+    const std::vector<Medians> medians =
+        in_turns(9, kWays.size(), [&](int way) { return layers.time(graphs[way], only); });
+    for (size_t i = 0; i < kWays.size(); ++i) {
+      std::printf("%-8s %-35s %6.2f us %6.3f\n", only == kAll ? "all" : kProducts[only].name,
+                  kWays[i].name, medians[i].time, medians[i].ratio);
     }
   }
   return failures > 0;
