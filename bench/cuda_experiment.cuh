@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/layer/activation.cuh"
+#include "backend/cuda/device/activation.cuh"
+#include "backend/cuda/device/device.cuh"
 #include "backend/cuda/linear/linear_skinny.h"
 
 namespace nanovllm::cuda {

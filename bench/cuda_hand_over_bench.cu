@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "backend/cuda/bulk_copy.cuh"
-#include "backend/cuda/hand_over.cuh"
+#include "backend/cuda/device/bulk_copy.cuh"
+#include "backend/cuda/device/hand_over.cuh"
 #include "cuda_experiment.cuh"
 #include "cuda_timer.h"
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/linear/wgmma.cuh"
-#include "backend/cuda/tensor_map.h"
-#include "backend/cuda/tma.cuh"
+#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/device/tma.cuh"
+#include "backend/cuda/device/wgmma.cuh"
 #include "cuda_experiment.cuh"
 
 namespace nanovllm::cuda {

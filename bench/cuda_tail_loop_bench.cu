@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/hand_over.cuh"
+#include "backend/cuda/device/hand_over.cuh"
+#include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/layer_tail_ring.cuh"
-#include "backend/cuda/vector.cuh"
 #include "base/assert.h"
 #include "cuda_experiment.cuh"
 #include "cuda_timer.h"

@@ -8,11 +8,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/device/launch.cuh"
+#include "backend/cuda/device/tensor_map.h"
+#include "backend/cuda/device/tma.cuh"
+#include "backend/cuda/device/wgmma.cuh"
 #include "backend/cuda/linear/linear_wgmma_epilogue.cuh"
-#include "backend/cuda/linear/wgmma.cuh"
-#include "backend/cuda/tensor_map.h"
-#include "backend/cuda/tma.cuh"
 #include "cuda_experiment.cuh"
 #include "cuda_timer.h"
 
