@@ -356,8 +356,8 @@ class Layers {
     WgmmaProduct p;
     rows_.describe(p, i, kRows, layers_[layer]);
     if (i == 0) p.x = attention_;  // so that wrong rows do not come back
-    (p.epilogue == Epilogue::kAdd ? p.next_norm : p.norm) = {
-        {norm_, kEps}, hidden_, squares_, square_parts(kHidden)};
+    (p.epilogue == Epilogue::kAdd ? p.next_norm : p.norm) =
+        SplitNorm{{norm_, kEps}, hidden_, squares_, square_parts(kHidden)};
     return p;
   }
 
