@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/device/device_context.h"
 #include "backend/cuda/device/hand_over.cuh"
 #include "backend/cuda/device/vector.cuh"
 #include "backend/cuda/layer/layer_tail.h"
@@ -385,7 +386,7 @@ class Loop {
 
 int run() {
   const cudaDeviceProp device = the_device();
-  const auto today = LayerTailKernel::make(0, device);
+  const auto today = LayerTailKernel::make(DeviceContext::of(0), "this benchmark");
   NANOVLLM_CHECK(today != nullptr);
   Loop loop;
   int failures = 0;

@@ -291,8 +291,8 @@ void launch_rows(cudaStream_t stream, const WgmmaProduct& p) {
   }
 }
 void launch_today(cudaStream_t stream, const WgmmaProduct& p) {
-  static const cudaDeviceProp device = the_device();
-  launch_wgmma(stream, p, device);
+  static const int multiprocessors = the_device().multiProcessorCount;
+  launch_wgmma(stream, p, multiprocessors);
 }
 
 struct Way {
