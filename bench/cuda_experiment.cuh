@@ -151,9 +151,10 @@ using LayerWeights = std::array<Bf16*, kProducts.size()>;
 inline std::array<LayerWeights, kLayers> random_layers() {
   std::array<LayerWeights, kLayers> layers;
   for (LayerWeights& weights : layers) {
-    for (size_t i = 0; i < kProducts.size(); ++i)
+    for (size_t i = 0; i < kProducts.size(); ++i) {
       weights[i] =
           random<Bf16>(int64_t{kProducts[i].out_features} * kProducts[i].in_features, 0, 0.03f);
+    }
   }
   return layers;
 }
@@ -205,8 +206,9 @@ __global__ void plain_kernel(const Bf16* w, const std::conditional_t<kHasNorm, f
   if (epilogue == Epilogue::kAdd) {
     static_cast<float*>(out)[at] += y;
   } else {
-    if (epilogue == Epilogue::kActAndMul)
+    if (epilogue == Epilogue::kActAndMul) {
       y = gate_and_mul<Activation::kSilu>(y, dot(width + feature));
+    }
     store(static_cast<Bf16*>(out) + at, y);
   }
 }

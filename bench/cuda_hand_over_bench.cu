@@ -54,8 +54,9 @@ __device__ void publish(const Buffers& p, int exchange, uint32_t total) {
     const int quad = blockIdx.x * 2 + lane;
     const auto word = [&](int i) { return word_of(exchange, total, quad * 4 + i); };
     store_words(place<kWay>(p.memory, exchange, quad), {word(0), word(1), word(2), word(3)});
-    if (kWay == Way::kLines && exchange > 1)
+    if (kWay == Way::kLines && exchange > 1) {
       store_words(place<kWay>(p.memory, exchange - 2, quad), kHoles);
+    }
   }
   if (kWay == Way::kFlags) {
     __syncwarp();

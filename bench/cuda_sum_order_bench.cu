@@ -54,8 +54,9 @@ constexpr int kMostDepth = 25600;
 __global__ void double_kernel(double* out, const Bf16* w, const Bf16* x, int k) {
   const int feature = blockIdx.x * 32 + threadIdx.x, row = blockIdx.y;
   double sum = 0;
-  for (int i = 0; i < k; ++i)
+  for (int i = 0; i < k; ++i) {
     sum += double{load(w + int64_t{feature} * k + i)} * load(x + row * k + i);
+  }
   out[row * kFeatures + feature] = sum;
 }
 template <typename T>
@@ -77,8 +78,9 @@ __global__ void model_kernel(float* out, const Bf16* w, const Bf16* x, int k, in
   for (int first = 0; first < k; first += 16) {
     const Bf16 *a = w + int64_t{feature} * k + first, *b = x + row * k + first;
     int largest = exponent(sum);
-    for (int i = 0; i < 16; ++i)
+    for (int i = 0; i < 16; ++i) {
       largest = max(largest, exponent(load(a + i)) + exponent(load(b + i)));
+    }
     const double unit = ldexp(1., largest - bits);
     double total = trunc(sum / unit);  // a whole number, exactly
     for (int i = 0; i < 16; ++i) total += trunc(double{load(a + i)} * load(b + i) / unit);
@@ -110,8 +112,9 @@ __global__ void mma_kernel(const Bf16* left, const Bf16* right, int k, float* ou
              {pair(a + first), pair(a + 8 * k + first), pair(a + second), pair(a + 8 * k + second)},
              pair(b + first), pair(b + second));
   }
-  for (int e = 0; e < 4; ++e)
+  for (int e = 0; e < 4; ++e) {
     out[(row + e / 2 * 8) * left_stride + (column + e % 2) * right_stride] = sums[e];
+  }
 }
 
 // 64 lines of the left matrix times n of the right one; with `left`, through registers.

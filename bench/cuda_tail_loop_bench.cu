@@ -84,8 +84,9 @@ __device__ void fill_ring(const Params& p, Shared& shared) {
     const int first = static_cast<int>(blockIdx.x) * tiles * 8;
     for (int i = 0; i < tiles * (second > 0 ? 2 : 1); ++i) {
       const int feature = second > 0 ? first + i / 2 * 8 + i % 2 * second : first + i * 8;
-      for (int k = 0; k < depth; k += kSlotDepth)
+      for (int k = 0; k < depth; k += kSlotDepth) {
         fill(weight + int64_t{feature} * depth + k, depth);
+      }
     }
   };
   for (const LayerWeights& layer : p.layers) {
@@ -122,8 +123,9 @@ class Warp {
  private:
   __device__ void load_factor(float (&factor)[kUnits][8], const float* weight) const {
 #  pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit)
+    for (int unit = 0; unit < kUnits; ++unit) {
       load_vector(factor[unit], weight + first_ + unit * 32);
+    }
   }
 
   // x[i] = load(i), again where there are holes, until no lane has any.
@@ -251,8 +253,9 @@ class Warp {
   __device__ void clear_next(int layer) const {
     const int row = thread_ / 16, product = thread_ % 16 / 4, i = thread_ % 4;
     const int words = product == 1 ? kGateTiles * 4 : product == 3 ? kQkvTiles * 4 : 8;
-    if (row < p_.rows && i * 4 < words)
+    if (row < p_.rows && i * 4 < words) {
       store_words((*p_.next)[layer][product][row][block_] + i * 4, kHoles);
+    }
   }
 
   const Params& p_;
@@ -404,8 +407,9 @@ int run() {
     const std::vector<Medians> medians = in_turns(11, 1 + 2 * kWindows.size(), [&](int way) {
       const auto [window, calm_window] = kWindows[(way - 1) / 2];
       double time = 0;
-      for (int i = 0; i < 2; ++i)
+      for (int i = 0; i < 2; ++i) {
         time = way == 0 ? loop.run(graph) : loop.run(way % 2 == 1, rows, window, calm_window);
+      }
       return time / kLayers;
     });
     std::printf("%d rows, relative error %.1e%s: today %.2f\n", rows, error,

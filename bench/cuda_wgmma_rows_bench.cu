@@ -153,8 +153,9 @@ struct Block {
     float* target = staged + group * kRows * kStagedStride + thread % 4 * 2 * kStagedStride +
                     thread / 32 * 16 + thread % 32 / 4;
 #  pragma unroll
-    for (int i = 0; i < kRows / 2; ++i)
+    for (int i = 0; i < kRows / 2; ++i) {
       target[(i / 4 * 8 + i % 2) * kStagedStride + i % 4 / 2 * 8] = sums[i];
+    }
     sync_threads<kThreads>(2);
     if constexpr (kIsCluster) wait_cluster();
     if constexpr (kKBlocks == 1) return staged;
