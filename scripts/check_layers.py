@@ -64,7 +64,10 @@ ROOMS = {
 }
 FLOOR = {"server/log.h"}  # that all rooms stand on
 HAS_HALL = {"server"}  # a folder some of whose files lie in no room
-DOORS = {"backend/cuda": "backend"}  # the one room that others of its layer may include
+# The one room that others of its layer may include, and that may include what else is in the layer.
+DOORS = {"backend/cuda": "backend"}
+# What only tests may include, besides what its name tells of.
+OF_TESTS = {"backend_cases", "fleet_stage"}
 # What the engine may know of what is below the runner: the plain data of a step and of a model, no tensors and no devices.
 EXTRA = {("engine", "ops/sampling.h"), ("engine", "models/load_config.h")}
 DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
@@ -82,7 +85,7 @@ def stands_on(layer: str) -> set:
 
 
 def is_test(path: pathlib.Path) -> bool:
-    return path.stem.endswith(("_test", "testing", "_test_support"))
+    return path.stem.endswith(("_test", "testing", "_test_support")) or path.stem in OF_TESTS
 
 
 def family_names(root: pathlib.Path):
@@ -110,14 +113,20 @@ def room_of(name: str) -> tuple:
     return "", ""
 
 
-def may_enter(name: str, other: str) -> bool:
-    """Whether a file of src, of this name, may include another one by what their rooms are; tests may include all."""
+def refusal(name: str, other: str) -> str:
+    """Why a file of src, of this name, must not include another one by what their rooms are, or ""; tests may all."""
     (folder, room), (other_folder, other_room) = room_of(name), room_of(other)
-    if is_test(pathlib.PurePath(name)) or other in FLOOR or not other_folder:
-        return True
-    if folder != other_folder:
-        return DOORS.get(other_folder, other_room) == other_room
-    return not room or other_room in {room} | ROOMS[folder][room]
+    if is_test(pathlib.PurePath(name)) or other in FLOOR:
+        return ""
+    if is_test(pathlib.PurePath(other)):
+        return "what is no test must not include a test's"
+    if folder and folder == other_folder:
+        return "this room must not include" if room and other_room not in {room} | ROOMS[folder][room] else ""
+    if DOORS.get(folder, room) != room and other.startswith(folder.partition("/")[0] + "/"):
+        return f"this room must not include what lies outside of {folder}:"
+    if DOORS.get(other_folder, other_room) != other_room:
+        return f"of {other_folder} others may include the room {DOORS[other_folder]} only, not"
+    return ""
 
 
 def offences(root: pathlib.Path):
@@ -152,8 +161,9 @@ def offences(root: pathlib.Path):
                 fits = PUBLIC.get(rest) in stands_on(layer)
             else:  # a public header is installed without those of src
                 fits = not is_public and (not rest or target in allowed or (layer, name) in EXTRA)
-            if not is_public and not may_enter(path.relative_to(root / "src").as_posix(), name):
-                yield f'{path}: this room must not include "{name}"'
+            why = "" if is_public else refusal(path.relative_to(root / "src").as_posix(), name)
+            if why:
+                yield f'{path}: {why} "{name}"'
             if not fits:
                 yield f'{path}: layer {layer} must not include "{name}"'
 

@@ -55,10 +55,29 @@ class CheckLayers(unittest.TestCase):
             self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", f"{cuda}/{other}/b.h"),
                              f'src/{cuda}/{room}/a.cu: this room must not include "{cuda}/{other}/b.h"')
         self.assertEqual(self.offences("src/backend/registry.cc", f"{cuda}/backend/b.h"), "")
-        self.assertIn("this room", self.offences("src/backend/registry.cc", f"{cuda}/layer/b.h"))
+        self.assertEqual(self.offences("src/backend/registry.cc", f"{cuda}/layer/b.h"),
+                         f'src/backend/registry.cc: of {cuda} others may include the room backend only, not "{cuda}/layer/b.h"')
+        # Nor by way of what includes it.
+        for room in ("device", "attention", "layer"):
+            for other in ("backend/registry.h", "backend/cpu/cpu_backend.h"):
+                self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", other),
+                                 f'src/{cuda}/{room}/a.cu: this room must not include what lies outside of {cuda}: "{other}"')
+                self.assertEqual(self.offences(f"src/{cuda}/{room}/a_test.cc", other), "")
+            self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", "ops/backend.h"), "")
+        self.assertEqual(self.offences(f"src/{cuda}/backend/a.cc", "backend/cpu/resource_limits.h"), "")
         self.assertEqual(self.offences(f"src/{cuda}/layer/a_test.cc", f"{cuda}/backend/b.h"), "")
         self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/a.cc", "base/check.h"))
         self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/new/a.cc", "base/check.h"))
+
+    def test_headers_of_tests_are_for_tests(self):
+        for header in ("backend/cuda/layer/b_testing.h", "backend/cuda/layer/b_test_support.h", "base/testing.h",
+                       "backend/backend_cases.h"):
+            self.assertEqual(self.offences("src/backend/cuda/layer/a.cc", header),
+                             f'src/backend/cuda/layer/a.cc: what is no test must not include a test\'s "{header}"')
+            self.assertIn("no test", self.offences("src/backend/a.cc", header))
+            for test in ("a_test.cc", "a_testing.h", "a_test_support.h"):
+                self.assertEqual(self.offences(f"src/backend/cuda/layer/{test}", header), "")
+        self.assertIn("no test", self.offences("src/server/fleet/a.cc", "server/fleet/fleet_stage.h"))
 
     def test_no_room_includes_one_that_stands_after_it(self):
         for rooms in check_layers.ROOMS.values():
