@@ -138,8 +138,11 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
       return launch_wgmma_prefill_attention(call, cache.num_blocks, plan.rest);
     case AttentionPath::kMma:
       return launch_prefill_attention(call, num_tokens, plan.rest);
-    default:
+    case AttentionPath::kGeneral:
       return launch_general(call, first_token, num_tokens);
+    case AttentionPath::kStream:
+    case AttentionPath::kStoreAndStream:
+      NANOVLLM_CHECK(!"a path of chunks");
   }
 }
 

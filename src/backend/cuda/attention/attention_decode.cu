@@ -12,6 +12,7 @@
 
 #include "backend/cuda/attention/attention_decode_batch.cuh"
 #include "backend/cuda/device/launch.cuh"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -303,29 +304,27 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
 }
 
 template <bool kStores, int kDim, int kHeadTiles, typename F>
-void with_warps(int num_warps, F&& f) {
+bool with_warps(int num_warps, F&& f) {
   constexpr int kMost = most_warps(kDim);
-  with_constant<kMost, kMost / 2>(num_warps, [&]<int kWarps>() {
+  return try_constant<kMost, kMost / 2>(num_warps, [&]<int kWarps>() {
     f.template operator()<DecodeKernel<kDim, kHeadTiles, kStores, kWarps>>();
   });
 }
 
 // Calls f.operator()<Kernel>() with the one for heads of this size, of which `group` share a KV
-// head; not at all if there is none.
+// head; false if there is none.
 template <bool kStores, typename F>
-void with_kernel(int head_dim, int group, int num_warps, F&& f) {
+[[nodiscard]] bool with_kernel(int head_dim, int group, int num_warps, F&& f) {
+  bool has_warps = false;
+  const auto find_warps = [&]<int kDim>() {
+    constexpr int kMostTiles = kStores || kDim > 128 ? 1 : 2;
+    has_warps = group > 8 ? with_warps<kStores, kDim, kMostTiles>(num_warps, f)
+                          : with_warps<kStores, kDim, 1>(num_warps, f);
+  };
   if constexpr (kStores) {
-    with_constant<64, 128>(head_dim,
-                           [&]<int kDim>() { with_warps<kStores, kDim, 1>(num_warps, f); });
+    return try_constant<64, 128>(head_dim, find_warps) && has_warps;
   } else {
-    with_constant<64, 96, 128, 256>(head_dim, [&]<int kDim>() {
-      constexpr int kMostTiles = kDim <= 128 ? 2 : 1;
-      if (group > 8) {
-        with_warps<kStores, kDim, kMostTiles>(num_warps, f);
-      } else {
-        with_warps<kStores, kDim, 1>(num_warps, f);
-      }
-    });
+    return try_constant<64, 96, 128, 256>(head_dim, find_warps) && has_warps;
   }
 }
 
@@ -359,9 +358,10 @@ std::optional<DecodeChoice> choose(const AttentionShape& shape, const DecodeRows
   const int most = most_warps(shape.head_dim);
   std::optional<DecodeChoice> choice;
   for (const int num_warps : {most, most / 2}) {
-    with_kernel<kStores>(shape.head_dim, shape.group(), num_warps, [&]<typename Kernel>() {
+    const auto choose_for = [&]<typename Kernel>() {
       choice = choice_of<Kernel>(shape, rows, traits);
-    });
+    };
+    if (!with_kernel<kStores>(shape.head_dim, shape.group(), num_warps, choose_for)) return {};
     if (choice) break;
   }
   return choice;
@@ -371,7 +371,7 @@ template <bool kStores>
 void launch_decode(const Bf16Attention& a, const DecodeChoice& choice, const Rope& rope = {},
                    const int32_t* slots = nullptr) {
   const AttentionProblem& p = a.p;
-  with_kernel<kStores>(p.kv.head_dim, p.group, choice.num_warps, [&]<typename Kernel>() {
+  const auto launch_kernel = [&]<typename Kernel>() {
     Kernel kernel = {{a.qkv, a.cache, p, rope, slots}, a.out, a.workspace.decode_words};
     kernel.divide(p.group, p.kv.num_kv_heads);
     kernel.stages = choice.stages;
@@ -383,7 +383,10 @@ void launch_decode(const Bf16Attention& a, const DecodeChoice& choice, const Rop
     kernel.plan_is_new = is_new;
     launch(a.stream, decode_attention_kernel<Kernel>, choice.num_blocks, Kernel::kThreads,
            static_cast<size_t>(choice.shared_bytes), kernel);
-  });
+  };
+  const bool is_planned =
+      with_kernel<kStores>(p.kv.head_dim, p.group, choice.num_warps, launch_kernel);
+  NANOVLLM_CHECK(is_planned);
 }
 
 }  // namespace

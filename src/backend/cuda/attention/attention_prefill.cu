@@ -298,7 +298,7 @@ void launch_prefill(const Bf16Attention& call, int num_tokens, size_t shared_byt
 std::optional<PrefillChoice> plan_mma_prefill(const AttentionShape& shape, const PrefillRows& batch,
                                               const AttentionTraits& traits) {
   std::optional<PrefillChoice> choice;
-  with_constant<64, 96, 128, 256>(shape.head_dim, [&]<int kDim>() {
+  const auto choose = [&]<int kDim>() {
     if constexpr (kDim <= 128) {
       using Large = PrefillKernel<kDim, 2>;
       const int64_t rows = int64_t{batch.num_tokens} * shape.group();
@@ -309,8 +309,8 @@ std::optional<PrefillChoice> plan_mma_prefill(const AttentionShape& shape, const
       }
     }
     choice = choice_of<PrefillKernel<kDim, 1>>(1, batch.num_seqs, traits);
-  });
-  return choice;
+  };
+  return try_constant<64, 96, 128, 256>(shape.head_dim, choose) ? choice : std::nullopt;
 }
 
 void launch_prefill_attention(const Bf16Attention& call, int num_tokens,

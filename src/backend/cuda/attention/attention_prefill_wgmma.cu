@@ -16,6 +16,7 @@
 #include "backend/cuda/attention/attention_prefill_producer.cuh"
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/device/tensor_map.h"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -107,6 +108,7 @@ void launch_for_dim(const Bf16Attention& call, int64_t num_cache_blocks,
   const CUtensorMap map = make_line_map(
       call.cache, num_cache_blocks * 2 * p.kv.num_kv_heads * p.kv.block_size, kDim, box_rows);
   uint32_t* words = call.workspace.prefill_words;
+  NANOVLLM_CHECK(words != nullptr);
   auto* sums = reinterpret_cast<float*>(words + kCounters);
   launch(call.stream, wgmma_prefill_kernel<kDim>, choice.num_blocks, kThreads, choice.shared_bytes,
          map,
@@ -125,9 +127,8 @@ std::optional<PrefillChoice> plan_wgmma_prefill(const AttentionShape& shape,
                                                 const PrefillRows& rows,
                                                 const AttentionTraits& traits) {
   std::optional<PrefillChoice> choice;
-  with_constant<64, 128, 256>(
-      shape.head_dim, [&]<int kDim>() { choice = plan_for_dim<kDim>(shape, rows, traits); });
-  return choice;
+  const auto choose = [&]<int kDim>() { choice = plan_for_dim<kDim>(shape, rows, traits); };
+  return try_constant<64, 128, 256>(shape.head_dim, choose) ? choice : std::nullopt;
 }
 
 void launch_wgmma_prefill_attention(const Bf16Attention& call, int64_t num_cache_blocks,

@@ -18,6 +18,7 @@
 
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/device_context.h"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 
@@ -70,15 +71,22 @@ void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 bloc
   launch_clusters(stream, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
 }
 
-// Calls f.operator()<n>() for the one of `values` that x is; false if it is none.
+// Calls f.operator()<n>() for the one of `values` that x is; false if it is none. For plans.
 template <auto... values, typename T, typename F>
-bool with_constant(T x, F&& f) {
+[[nodiscard]] bool try_constant(T x, F&& f) {
   const auto call_if_equal = [&]<auto value>() {
     if (x != value) return false;
     f.template operator()<value>();
     return true;
   };
   return (call_if_equal.template operator()<values>() || ...);
+}
+
+// The same for launches, whose plan says that it is one: nobody would notice what is not launched.
+template <auto... values, typename T, typename F>
+void with_constant(T x, F&& f) {
+  const bool is_planned = try_constant<values...>(x, f);
+  NANOVLLM_CHECK(is_planned);
 }
 
 __device__ inline void wait_for_predecessor() {
