@@ -458,15 +458,18 @@ TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
 #ifdef NANOVLLM_WITH_CUDA
 TEST(CommunicatorGroup, ASecondOneOfSeveralCudaRanksIsRefused) {
   if (CudaBackend::device_count() == 0) GTEST_SKIP() << "this machine has 0 GPUs";
-  auto first = std::make_unique<CudaCommunicatorGroup>(2);
+  auto first = std::make_unique<CudaCommunicatorGroup>(2, CudaCommunicatorGroup::kMostLineBytes, 0,
+                                                       "the engine of one");
   const CudaCommunicatorGroup alone(1);
   try {
     const CudaCommunicatorGroup second(2);
     FAIL() << "no Error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(std::string(error.what()).find("an engine with several GPUs already"),
-              std::string::npos);
+    EXPECT_NE(
+        std::string(error.what()).find("an engine with several GPUs already (the engine of one)"),
+        std::string::npos)
+        << error.what();
   }
   first = nullptr;
   EXPECT_NO_THROW(const CudaCommunicatorGroup second(2));

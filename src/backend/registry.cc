@@ -75,7 +75,8 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (on_gpus) {
     return std::make_unique<CudaBackend>(CudaOptions{.device = options.first_gpu + options.rank,
                                                      .deterministic = options.deterministic,
-                                                     .progress = options.progress});
+                                                     .progress = options.progress,
+                                                     .engine = options.engine});
   }
 #endif
   // A single rank's backend refuses numbers of threads that can't be.
@@ -85,15 +86,16 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
                           options.progress);
 }
 
-std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
-                                                           int world_size, int first_gpu) {
+std::unique_ptr<CommunicatorGroup> make_communicator_group(
+    const std::string& device, int world_size, int first_gpu,
+    [[maybe_unused]] const std::string& engine) {
   const SignalsBlocked in_driver;
   [[maybe_unused]] const bool on_gpus =
       is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size}, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
   if (on_gpus) {
     return std::make_unique<CudaCommunicatorGroup>(
-        world_size, CudaCommunicatorGroup::kMostLineBytes, first_gpu);
+        world_size, CudaCommunicatorGroup::kMostLineBytes, first_gpu, engine);
   }
 #endif
   return std::make_unique<CpuCommunicatorGroup>(world_size);

@@ -26,6 +26,9 @@ struct BackendOptions {
   // Advances while weights are loaded and, on the CPU, as the ops are computed; null = nobody
   // watches. It must live as long as the backend.
   Progress* progress = nullptr;
+  // Whose backend it is, for people who are told what another engine of the process holds. Its
+  // ranks have one name.
+  std::string engine = "an engine of this process";
 };
 
 // A rank's share of `num_threads` host threads (0 = as many as affinity and cgroup limits allow);
@@ -43,8 +46,9 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 std::unique_ptr<Backend> make_cpu_backend(int num_threads, Progress* progress = nullptr);
 
 // The group of `world_size` ranks on a device ("auto", "cpu" or "cuda"). Throws Error(kUnsupported)
-// if the machine has fewer GPUs than ranks, from `first_gpu` on.
-std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
-                                                           int world_size, int first_gpu = 0);
+// if the machine has fewer GPUs than ranks, from `first_gpu` on. `engine` as in BackendOptions.
+std::unique_ptr<CommunicatorGroup> make_communicator_group(
+    const std::string& device, int world_size, int first_gpu = 0,
+    const std::string& engine = BackendOptions().engine);
 
 }  // namespace nanovllm

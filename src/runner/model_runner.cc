@@ -302,6 +302,10 @@ void ModelRunner::abandon() noexcept {
   }
 }
 
+std::string engine_name(const ModelConfig& model) {
+  return fmt::format("the engine of {}", model.model_dir);
+}
+
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group, int rank,
                                           Progress* progress) {
@@ -312,7 +316,8 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                .num_ranks = group != nullptr ? group->world_size() : 1,
                                .rank = rank,
                                .deterministic = config.deterministic,
-                               .progress = progress});
+                               .progress = progress,
+                               .engine = engine_name(model)});
   if (group != nullptr) group->join(rank, *backend);
   auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend), progress);
   KvCachePlan plan = runner->plan_kv_cache();

@@ -101,6 +101,10 @@ class ModelRunner final : public Runner {
   std::optional<DecodeGraphs> graphs_;
 };
 
+// What people are told whose a device's parts are: "the engine of /models/Qwen3-0.6B", of all
+// ranks.
+std::string engine_name(const ModelConfig& model);
+
 // Loads one rank's share of the weights of `model` on the device that `config` names, sizes the KV
 // cache and fills in all of `info`: max_model_len is context_in()'s, and num_kvcache_blocks what
 // the runner holds. Throws Error: kNotFound, kCorruptData, kUnsupported, or kOutOfMemory with the

@@ -162,7 +162,8 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
                                     EngineInfo& info, Progress* progress) {
   const int num_ranks = config.tensor_parallel_size;
   if (num_ranks == 1) return make_model_runner(model, config, info, nullptr, 0, progress);
-  auto group = make_communicator_group(config.device, num_ranks, config.first_gpu);
+  auto group =
+      make_communicator_group(config.device, num_ranks, config.first_gpu, engine_name(model));
   CommunicatorGroup& ranks = *group;
   std::vector<EngineInfo> infos(num_ranks);
   auto runner = std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {

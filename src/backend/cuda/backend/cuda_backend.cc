@@ -1,6 +1,5 @@
 #include "backend/cuda/backend/cuda_backend.h"
 
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -20,12 +19,6 @@ namespace {
 // Smaller ones are not worth a chunk of pinned memory: the driver has some of its own for them.
 constexpr size_t kLargeUpload = size_t{1} << 18;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
-
-// Tells people which engine of the process is meant.
-std::string next_name() {
-  static std::atomic<int> count = 0;
-  return fmt::format("engine {} of this process", ++count);
-}
 
 }  // namespace
 
@@ -62,10 +55,9 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
-  tail_kernel_ = cuda::LayerTailKernel::make(context, next_name());
-  if (tail_kernel_ == nullptr) {
-    tail_kernel_holder_ = context.holder_of(cuda::Exclusive::kMeetingBlocks);
-  }
+  auto [tail_kernel, holder] = cuda::LayerTailKernel::make(context, options.engine);
+  tail_kernel_ = std::move(tail_kernel);
+  tail_kernel_holder_ = std::move(holder);
   sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, traits_.block_bytes());
 }
 

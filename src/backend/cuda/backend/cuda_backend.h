@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_decode_plan.h"
@@ -25,8 +26,9 @@ class Sampler;
 
 struct CudaOptions {
   int device = 0;
-  bool deterministic = false;    // see BackendOptions
-  Progress* progress = nullptr;  // likewise
+  bool deterministic = false;                        // see BackendOptions
+  Progress* progress = nullptr;                      // likewise
+  std::string engine = "an engine of this process";  // whose backend it is, for people
 };
 
 // Ops are enqueued in the order of one stream and return at once; download() and collecting a
@@ -72,6 +74,8 @@ class CudaBackend final : public Backend {
                                         const CompileLimits& limits) override;
   // What plans of layers depend on.
   cuda::TailTraits tail_traits() const;
+  // Who has the kernels of whole tails of this device, where another engine does; or "".
+  const std::string& tail_kernel_holder() const { return tail_kernel_holder_; }
   // Whether all ranks bring this number; each calls it.
   bool ranks_agree(int64_t value) const;
   // The products of a layer's tail in its backend's memory; next null = the last layer, whose
@@ -131,8 +135,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
-  std::string tail_kernel_holder_;                      // then, who has it
-  std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;   // of a group, or none
+  std::string tail_kernel_holder_;
+  std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;  // of a group, or none
   std::unique_ptr<cuda::Sampler> sampler_;
   std::mutex expert_mutex_;
   std::shared_ptr<Buffer> expert_scratch_;  // of the layers with experts, the largest so far

@@ -60,19 +60,18 @@ void CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor res
 
 // Of every device of the process, and not of the group's alone: to free memory of one, as another
 // group may at any time, can take until the others have come to an end.
-std::vector<cuda::DeviceContext::Hold> CudaCommunicatorGroup::hold_devices(int world_size,
-                                                                           int first_gpu) {
+std::vector<cuda::DeviceContext::Hold> CudaCommunicatorGroup::hold_devices(
+    int world_size, const std::string& engine) {
   std::vector<cuda::DeviceContext::Hold> holds;
   for (int gpu = 0; world_size > 1 && gpu < CudaBackend::device_count(); ++gpu) {
     cuda::DeviceContext& device = cuda::DeviceContext::of(gpu);
-    auto hold = device.take(cuda::Exclusive::kMeetingDevices,
-                            fmt::format("{} ranks from GPU {} on", world_size, first_gpu));
+    auto [hold, holder] = device.take(cuda::Exclusive::kMeetingDevices, engine);
     if (!hold) {
       throw_error(ErrorCode::kUnsupported,
                   "this process has an engine with several GPUs already ({}), and the GPUs of two "
                   "could wait for each other for ever; end that one first, or run this one in a "
                   "process of its own",
-                  device.holder_of(cuda::Exclusive::kMeetingDevices));
+                  holder);
     }
     holds.push_back(*std::move(hold));
   }
@@ -85,9 +84,10 @@ cuda::PinnedBuffer CudaCommunicatorGroup::make_status(int gpu) {
   return cuda::PinnedBuffer(sizeof(cuda::PeerStatus));
 }
 
-CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes, int first_gpu)
+CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes, int first_gpu,
+                                             const std::string& engine)
     : CommunicatorGroup(world_size, world_size <= usable_cpus()),
-      holds_(hold_devices(world_size, first_gpu)),
+      holds_(hold_devices(world_size, engine)),
       most_line_bytes_(most_line_bytes),
       status_memory_(make_status(first_gpu)),
       peers_(world_size) {

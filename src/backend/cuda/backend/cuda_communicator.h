@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/cuda/device/device_context.h"
@@ -24,9 +25,10 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
   // Throws Error(kUnsupported) for more ranks than an exchange can have, and while the process has
   // another group of several ranks: a rank's kernels may take a whole GPU while they wait for other
   // ranks', whose GPUs another group's kernels could have taken likewise. `first_gpu` is rank 0's,
-  // and then the current device of this thread.
+  // and then the current device of this thread. `engine` is whose ranks they are, for people.
   explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes,
-                                 int first_gpu = 0);
+                                 int first_gpu = 0,
+                                 const std::string& engine = "an engine of this process");
   // `backend` is a CudaBackend. Throws Error(kUnsupported) when its GPU and another rank's can't
   // reach each other's memory. Several ranks may share a GPU, as tests do.
   void join(int rank, Backend& backend) override;
@@ -38,7 +40,8 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
     int device = 0;
     std::unique_ptr<Buffer> memory;  // cuda::PeerMemory
   };
-  static std::vector<cuda::DeviceContext::Hold> hold_devices(int world_size, int first_gpu);
+  static std::vector<cuda::DeviceContext::Hold> hold_devices(int world_size,
+                                                             const std::string& engine);
   static cuda::PinnedBuffer make_status(int gpu);
   void enable_access(int rank);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <deque>
+#include <memory>
 
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/device_context.h"
@@ -23,6 +24,21 @@ __global__ void probe_kernel([[maybe_unused]] int* out) {
   *out = array[0];
 #endif
 }
+
+// The thread's current device until this goes.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    NANOVLLM_CUDA_CHECK(cudaGetDevice(&before_));
+    NANOVLLM_CUDA_CHECK(cudaSetDevice(device));
+  }
+  ~CurrentDevice() { cudaSetDevice(before_); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 // Of the current device.
 DeviceTraits find_traits(int device) {
@@ -50,10 +66,11 @@ DeviceTraits find_traits(int device) {
 }  // namespace
 
 DeviceContext& DeviceContext::of(int device) {
-  static std::deque<DeviceContext> contexts = [] {
-    std::deque<DeviceContext> all;
-    for (int i = 0; i < kMaxDevices; ++i) all.emplace_back(i);
-    return all;
+  // Never destroyed: an engine may end behind everything static of this file, and gives back then.
+  static std::deque<DeviceContext>& contexts = *[] {
+    auto all = std::make_unique<std::deque<DeviceContext>>();
+    for (int i = 0; i < kMaxDevices; ++i) all->emplace_back(i);
+    return all.release();
   }();
   NANOVLLM_CHECK(device >= 0 && device < kMaxDevices);
   return contexts[static_cast<size_t>(device)];
@@ -67,26 +84,18 @@ DeviceContext& DeviceContext::current() {
 
 const DeviceTraits& DeviceContext::traits() {
   std::call_once(found_, [&] {
-    int before = 0;
-    NANOVLLM_CUDA_CHECK(cudaGetDevice(&before));
-    NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+    const CurrentDevice current(device_);
     traits_ = find_traits(device_);
-    if (before != device_) NANOVLLM_CUDA_CHECK(cudaSetDevice(before));
   });
   return traits_;
 }
 
-std::optional<DeviceContext::Hold> DeviceContext::take(Exclusive what, std::string holder) {
+DeviceContext::Taken DeviceContext::take(Exclusive what, std::string holder) {
   NANOVLLM_CHECK(!holder.empty());
   const std::lock_guard lock(mutex_);
-  if (!place_of(what).empty()) return std::nullopt;
-  place_of(what) = std::move(holder);
-  return Hold(this, what);
-}
-
-std::string DeviceContext::holder_of(Exclusive what) {
-  const std::lock_guard lock(mutex_);
-  return place_of(what);
+  if (!place_of(what).empty()) return {std::nullopt, place_of(what)};
+  place_of(what) = holder;
+  return {Hold(this, what), std::move(holder)};
 }
 
 DeviceContext::Hold::~Hold() {

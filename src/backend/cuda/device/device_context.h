@@ -25,7 +25,7 @@ enum class Exclusive {
 class DeviceContext {
  public:
   static constexpr int kMaxDevices = 64;
-  // They live as long as the process. To ask for one costs nothing of its device.
+  // They outlive all else of the process. To ask for one costs nothing of its device.
   static DeviceContext& of(int device);
   static DeviceContext& current();  // of the thread's current device
 
@@ -52,9 +52,11 @@ class DeviceContext {
     DeviceContext* context_;
     Exclusive what_;
   };
-  // None where somebody has it. `holder` says to people who takes it: "engine 1 of this process".
-  std::optional<Hold> take(Exclusive what, std::string holder);
-  std::string holder_of(Exclusive what);  // "" = nobody
+  struct Taken {
+    std::optional<Hold> hold;  // none where somebody has it
+    std::string holder;        // who has it now, for people: "the engine of Qwen3-0.6B"
+  };
+  Taken take(Exclusive what, std::string holder);
 
  private:
   std::string& place_of(Exclusive what) { return holders_[static_cast<size_t>(what)]; }

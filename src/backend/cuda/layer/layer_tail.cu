@@ -82,12 +82,6 @@ __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailP
 #endif
 }
 
-// Whether every multiprocessor holds a block: the limits of threads and registers are those of all
-// devices that have as much shared memory.
-bool fits(const DeviceTraits& device) {
-  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <= device.block_bytes();
-}
-
 // Whether the kernel takes the products, as far as one alone says.
 bool describe(TailProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
   product.describe(source, step);
@@ -110,16 +104,19 @@ bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int mul
 
 }  // namespace
 
-std::unique_ptr<LayerTailKernel> LayerTailKernel::make(DeviceContext& device, std::string holder) {
-  const DeviceTraits& traits = device.traits();
-  const int multiprocessors = traits.num_multiprocessors();
-  if (!traits.has_programmatic_launch || multiprocessors > kMaxTailBlocks || !fits(traits)) {
-    return nullptr;
-  }
-  std::optional<DeviceContext::Hold> hold =
-      device.take(Exclusive::kMeetingBlocks, std::move(holder));
-  if (!hold) return nullptr;
-  std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(*std::move(hold), multiprocessors));
+// Every multiprocessor must hold a block: the limits of threads and registers are those of all
+// devices that have as much shared memory.
+bool runs_tail_kernels(const DeviceTraits& device) {
+  return device.has_programmatic_launch && device.num_multiprocessors() <= kMaxTailBlocks &&
+         std::max(sizeof(TailShared), large_tail_shared_bytes()) <= device.block_bytes();
+}
+
+LayerTailKernel::Made LayerTailKernel::make(DeviceContext& device, std::string engine) {
+  if (!runs_tail_kernels(device.traits())) return {};
+  auto [hold, holder] = device.take(Exclusive::kMeetingBlocks, std::move(engine));
+  if (!hold) return {nullptr, std::move(holder)};
+  std::unique_ptr<LayerTailKernel> kernel(
+      new LayerTailKernel(*std::move(hold), device.traits().num_multiprocessors()));
   const auto all_set = [](size_t bytes) {
     auto memory = std::make_unique<DeviceBuffer>(bytes);
     NANOVLLM_CUDA_CHECK(cudaMemset(memory->data(), 0xff, bytes));
@@ -128,7 +125,7 @@ std::unique_ptr<LayerTailKernel> LayerTailKernel::make(DeviceContext& device, st
   kernel->memory_ = all_set(sizeof(TailMemory));
   kernel->large_memory_ = all_set(large_tail_memory_bytes());
   NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
-  return kernel;
+  return {std::move(kernel), {}};
 }
 
 LayerTailKernel::LayerTailKernel(DeviceContext::Hold hold, int multiprocessors)

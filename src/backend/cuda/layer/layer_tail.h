@@ -14,14 +14,20 @@
 
 namespace nanovllm::cuda {
 
+// Whether the kernels of whole tails run on a device.
+bool runs_tail_kernels(const DeviceTraits& device);
+
 // The kernels' blocks wait for each other: an instance holds Exclusive::kMeetingBlocks of its
 // device. Processes that share a device take turns on it, and are no danger to each other, unless a
 // server of CUDA's multi-process service merges them.
 class LayerTailKernel {
  public:
-  // Of the current device; null where the kernels do not run, or somebody else holds what they
-  // need.
-  static std::unique_ptr<LayerTailKernel> make(DeviceContext& device, std::string holder);
+  struct Made {
+    std::unique_ptr<LayerTailKernel> kernel;  // null where they don't run, or somebody has them
+    std::string holder;                       // then, who: "" = they don't run here
+  };
+  // Of the current device, for an engine of this name.
+  static Made make(DeviceContext& device, std::string engine);
   ~LayerTailKernel();  // the launches must be over
   LayerTailKernel(const LayerTailKernel&) = delete;
   LayerTailKernel& operator=(const LayerTailKernel&) = delete;
