@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "base/parallel_jobs.h"
 
 namespace nanovllm {
@@ -78,13 +79,19 @@ void for_each_weight(const PackedLayer& layer, Visit visit) {
 }  // namespace
 
 std::string to_string(const PathChoice& choice) {
-  const std::string layers = choice.num_layers > 0
-                                 ? fmt::format("layers {} to {}, ", choice.first_layer,
-                                               choice.first_layer + choice.num_layers - 1)
-                                 : "";
-  return fmt::format("{}{}{}: {}", layers, choice.part,
-                     choice.max_rows > 0 ? fmt::format(", up to {} rows", choice.max_rows) : "",
-                     choice.path);
+  std::string layers;
+  if (choice.num_layers == 1) layers = fmt::format("layer {}, ", choice.first_layer);
+  if (choice.num_layers > 1) {
+    layers = fmt::format("layers {} to {}, ", choice.first_layer,
+                         choice.first_layer + choice.num_layers - 1);
+  }
+  const std::string rows =
+      choice.max_rows > 0 ? fmt::format(", up to {}", counted(choice.max_rows, "row")) : "";
+  return fmt::format("{}{}{}: {}", layers, choice.part, rows, choice.path);
+}
+
+bool is_one_sum_and_norm(bool has_after_norm, float residual_scale, bool has_next_norm) {
+  return !has_after_norm && residual_scale == 1 && has_next_norm;
 }
 
 std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec, const CompileLimits& limits) {
@@ -300,7 +307,7 @@ void LayerProgram::mlp(const PackedLayer& layer, Activations& x) {
 // residual += scale * after(branch of all ranks); hidden = next(residual).
 void LayerProgram::add_and_norm(Activations& x, const NormParams& after, float scale,
                                 const NormParams& next) {
-  if (after.weight == nullptr && scale == 1 && next.weight != nullptr) {
+  if (is_one_sum_and_norm(after.weight != nullptr, scale, next.weight != nullptr)) {
     backend_.all_reduce_add_rms_norm(x.hidden, x.residual, x.branch, next.weight, next.eps);
     return;
   }

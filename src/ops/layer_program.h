@@ -40,6 +40,10 @@ struct Activations {
   Tensor mlp;       // [T, width] act
 };
 
+// Whether a branch is summed over the ranks, added to the residual stream and normed in one op,
+// all_reduce_add_rms_norm(): nothing may stand between.
+bool is_one_sum_and_norm(bool has_after_norm, float residual_scale, bool has_next_norm);
+
 class LayerProgram : public StackProgram {
  public:
   // Packs the weights on several threads. Throws what Backend::make_linear throws.

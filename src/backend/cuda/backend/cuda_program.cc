@@ -28,7 +28,7 @@ class CudaProgram final : public LayerProgram {
         std::ranges::fill(paths, cuda::TailPath::kOpByOp);
       }
     }
-    choices_ = cuda::stack_choices(spec, limits.dtype, paths_, traits);
+    choices_ = cuda::stack_choices(spec, limits, paths_, traits, backend.tail_kernel_holder());
   }
 
   std::vector<PathChoice> plan() const override {
@@ -39,10 +39,7 @@ class CudaProgram final : public LayerProgram {
 
  protected:
   void tail(int i, Activations& x) override {
-    const int64_t rows = x.core_out.rows();
-    const cuda::TailPath path = rows > 0 && rows <= cuda::kMaxTailPathRows
-                                    ? paths_[i][static_cast<size_t>(rows - 1)]
-                                    : cuda::TailPath::kOpByOp;
+    const cuda::TailPath path = cuda::path_of(paths_[i], x.core_out.rows());
     if (path == cuda::TailPath::kOpByOp) return LayerProgram::tail(i, x);
     cuda_.run_tail(path, products_[i], x);
   }
@@ -67,7 +64,6 @@ cuda::TailTraits CudaBackend::tail_traits() const {
   cuda::TailTraits traits = {.device = traits_,
                              .deterministic = deterministic_,
                              .has_tail_kernel = tail_kernel_ != nullptr,
-                             .tail_kernel_holder = tail_kernel_holder_,
                              .world_size = world_size()};
   if (traits.world_size > 1) {
     traits.has_tail_kernel = rank_->all_have_tail_kernels();

@@ -111,7 +111,7 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
 std::vector<PathChoice> CudaBackend::linear_paths(const LinearWeight& weight, DType out) const {
   cuda::SkinnyProduct product = skinny_product(weight);
   product.out_dtype = out;
-  return cuda::product_choices({}, product, weight.dtype, traits_, deterministic_);
+  return cuda::product_choices(product, weight.dtype, traits_, deterministic_);
 }
 
 }  // namespace nanovllm

@@ -10,19 +10,22 @@
 
 namespace nanovllm::cuda {
 
-// One choice for each range of rows that has one path; the last is for all more. A path that is
-// left for another does not come back.
-std::vector<PathChoice> choices_by_rows(const std::string& part,
-                                        const std::function<std::string(int rows)>& path_of);
+using PathOfRows = std::function<std::string(int rows)>;
+// One choice for each range of rows that has one path, up to a step's most rows; the last has no
+// limit. A path that is left for another comes back among the rows of kMaxTailPathRows at most.
+std::vector<PathChoice> choices_by_rows(const std::string& part, int max_rows,
+                                        const PathOfRows& path_of);
 
-// Of plan_product() for a weight.
-std::vector<PathChoice> product_choices(const std::string& part, SkinnyProduct product, DType dtype,
+// Of plan_product() for a weight: choices of no part.
+std::vector<PathChoice> product_choices(SkinnyProduct product, DType dtype,
                                         const DeviceTraits& device, bool deterministic);
 
-// The tails, as they were planned, and what of a step no tail computes: attention, the experts, and
-// the products of rows whose tail runs op by op. Neighbours of one plan are one entry.
-std::vector<PathChoice> stack_choices(const StackSpec& spec, DType act,
+// The tails, as they were planned, and all else of a step, part by part; of rows whose tail is
+// fused, what belongs to it says so. Neighbours of one plan are one entry. `tail_kernel_holder`:
+// who has the kernels of whole tails, where another engine does; or "".
+std::vector<PathChoice> stack_choices(const StackSpec& spec, const CompileLimits& limits,
                                       const std::vector<std::vector<TailPath>>& tails,
-                                      const TailTraits& traits);
+                                      const TailTraits& traits,
+                                      const std::string& tail_kernel_holder);
 
 }  // namespace nanovllm::cuda

@@ -1,6 +1,7 @@
 #include "backend/cuda/experts/expert_plan.h"
 
 #include "backend/cuda/experts/experts.h"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -15,7 +16,7 @@ constexpr int kMaxRouterRows = 8;
 const char* to_string(ExpertPath path) {
   switch (path) {
     case ExpertPath::kTwoKernels:
-      return "two kernels";
+      return "two kernels for few rows";
     case ExpertPath::kPlainTiles:
       return "tiles for float32 lanes";
     case ExpertPath::kSmallTiles:
@@ -32,9 +33,11 @@ int tile_rows_of(ExpertPath path) {
       return kLargeTileRows;
     case ExpertPath::kSmallTiles:
       return kSmallTileRows;
-    default:
+    case ExpertPath::kPlainTiles:
+    case ExpertPath::kTwoKernels:
       return kPlainTileRows;
   }
+  NANOVLLM_CHECK(!"a path of experts");
 }
 
 ExpertPath plan_experts(const ExpertShape& shape, int rows, const DeviceTraits& device,

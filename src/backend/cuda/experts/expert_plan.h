@@ -13,7 +13,8 @@ enum class ExpertPath {
   kLargeTiles,  // likewise
 };
 const char* to_string(ExpertPath path);
-// The rows of a tile of the experts' products; of two kernels there are none.
+// The rows of a tile of the experts' products. Two kernels have no tiles, and memory for plain
+// ones.
 int tile_rows_of(ExpertPath path);
 
 struct ExpertShape {

@@ -128,36 +128,17 @@ std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
   return paths;
 }
 
+TailPath path_of(const std::vector<TailPath>& paths, int64_t rows) {
+  if (rows < 1 || rows > std::ssize(paths)) return TailPath::kOpByOp;
+  return paths[static_cast<size_t>(rows - 1)];
+}
+
 int64_t fingerprint(const std::vector<std::vector<TailPath>>& layers) {
   uint64_t hash = 0;
   for (const std::vector<TailPath>& paths : layers) {
     hash = XXH3_64bits_withSeed(paths.data(), paths.size() * sizeof(TailPath), hash);
   }
   return static_cast<int64_t>(hash >> 1);
-}
-
-std::vector<PathChoice> summary(const std::vector<std::vector<TailPath>>& layers) {
-  std::vector<PathChoice> choices;
-  for (size_t first = 0, end = 0; first < layers.size(); first = end) {
-    for (end = first; end < layers.size() && layers[end] == layers[first];) ++end;
-    const std::vector<TailPath>& paths = layers[first];
-    PathChoice choice = {.first_layer = static_cast<int>(first),
-                         .num_layers = static_cast<int>(end - first),
-                         .part = "tail",
-                         .max_rows = 0,
-                         .path = {}};
-    for (size_t row = 0; row < paths.size(); ++row) {
-      if (row + 1 < paths.size() && paths[row + 1] == paths[row]) continue;
-      if (row + 1 == paths.size() && paths[row] == TailPath::kOpByOp) break;
-      choice.max_rows = static_cast<int>(row + 1);
-      choice.path = to_string(paths[row]);
-      choices.push_back(choice);
-    }
-    choice.max_rows = 0;
-    choice.path = to_string(TailPath::kOpByOp);
-    choices.push_back(choice);
-  }
-  return choices;
 }
 
 }  // namespace nanovllm::cuda

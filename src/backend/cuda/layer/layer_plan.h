@@ -25,9 +25,8 @@ const char* to_string(TailPath path);
 
 struct TailTraits {
   DeviceTraits device = {};
-  bool deterministic = false;           // rows must not depend on their number
-  bool has_tail_kernel = false;         // this engine, and so all of its ranks, holds the device's
-  std::string tail_kernel_holder = {};  // who does, if another engine of the process does
+  bool deterministic = false;    // rows must not depend on their number
+  bool has_tail_kernel = false;  // this engine, and so all of its ranks, holds the device's
   int world_size = 1;
   // Sums over the ranks of more bytes than this do not go to everybody at once.
   int64_t most_sum_bytes = std::numeric_limits<int64_t>::max();
@@ -55,9 +54,9 @@ bool honours(LayerSpec layer);
 // The paths of layer i by rows, from 1 to kMaxTailPathRows.
 std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
                                  const TailTraits& traits);
+// That of so many rows.
+TailPath path_of(const std::vector<TailPath>& paths, int64_t rows);
 // A positive number that differs with the plan of layers: ranks compare theirs.
 int64_t fingerprint(const std::vector<std::vector<TailPath>>& layers);
-// Neighbours of one plan as one entry; for people.
-std::vector<PathChoice> summary(const std::vector<std::vector<TailPath>>& layers);
 
 }  // namespace nanovllm::cuda

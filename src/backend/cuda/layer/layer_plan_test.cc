@@ -34,15 +34,29 @@ void expect_plan(const std::vector<PathChoice>& choices, int first, int count,
   }();
 }
 
-TEST(CudaLayerPlan, OfQwen3SmallOnAnH200) {
-  const auto choices = plan(spec_of(kQwen3Small), h200());
-  expect_plan(choices, 0, 28,
-              {{8, TailPath::kOneKernel}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
+TEST(CudaLayerPlan, KernelsOfWholeTailsRunWhereTheirMemoryFits) {
+  for (const Gpu& gpu : kGpus) {
+    EXPECT_EQ(runs_tail_kernels(gpu.traits), gpu.traits.has_wgmma) << gpu.name;
+  }
+  // Fields for no more blocks than 256.
+  EXPECT_TRUE(runs_tail_kernels(make_gpu("", 10, 0, 256, 228).traits));
+  EXPECT_FALSE(runs_tail_kernels(make_gpu("", 10, 0, 257, 228).traits));
+  EXPECT_FALSE(runs_tail_kernels(make_gpu("", 8, 0, 132, 228).traits));  // no bulk copies
 }
 
-TEST(CudaLayerPlan, OfQwen3LargeOnAnH200) {
-  const auto choices = plan(spec_of(kQwen3Large), h200());
-  expect_plan(choices, 0, 36, {{8, TailPath::kLargeKernel}, {0, TailPath::kOpByOp}});
+TEST(CudaLayerPlan, OfQwen3SmallOnHopper) {
+  for (const TailTraits& traits : {h100(), h200()}) {
+    const auto choices = plan(spec_of(kQwen3Small), traits);
+    expect_plan(choices, 0, 28,
+                {{8, TailPath::kOneKernel}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
+  }
+}
+
+TEST(CudaLayerPlan, OfQwen3LargeOnHopper) {
+  for (const TailTraits& traits : {h100(), h200()}) {
+    const auto choices = plan(spec_of(kQwen3Large), traits);
+    expect_plan(choices, 0, 36, {{8, TailPath::kLargeKernel}, {0, TailPath::kOpByOp}});
+  }
 }
 
 TEST(CudaLayerPlan, WithoutTheDevicesTailKernelProductsAreChained) {
@@ -53,10 +67,11 @@ TEST(CudaLayerPlan, WithoutTheDevicesTailKernelProductsAreChained) {
               {{8, TailPath::kSkinnyChain}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
 }
 
-TEST(CudaLayerPlan, OfDevicesBeforeHopper) {
-  for (const TailTraits& traits : {a100(), rtx4090()}) {
+TEST(CudaLayerPlan, OfDevicesThatAreNoHopper) {
+  for (const TailTraits& traits : {a100(), rtx4090(), rtx5090()}) {
     const auto choices = plan(spec_of(kQwen3Small), traits);
     expect_plan(choices, 0, 28, {{8, TailPath::kSkinnyChain}, {0, TailPath::kOpByOp}});
+    expect_plan(plan(spec_of(kQwen3Large), traits), 0, 36, {{0, TailPath::kOpByOp}});
   }
 }
 
@@ -101,13 +116,7 @@ TEST(CudaLayerPlan, AFieldThatNoPathHonoursIsDeclined) {
 
 TEST(CudaLayerPlan, RanksTellPlansApartByTheirFingerprints) {
   const StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
-  const auto paths = [&](const TailTraits& traits) {
-    std::vector<std::vector<TailPath>> layers;
-    for (size_t i = 0; i < spec.layers.size(); ++i) {
-      layers.push_back(plan_layer(spec, i, DType::kBFloat16, traits));
-    }
-    return layers;
-  };
+  const auto paths = [&](const TailTraits& traits) { return tails_of(spec, traits); };
   EXPECT_GE(fingerprint(paths(h200())), 0);
   EXPECT_EQ(fingerprint(paths(h200())), fingerprint(paths(h200())));
   EXPECT_NE(fingerprint(paths(h200())), fingerprint(paths(a100())));

@@ -3,35 +3,22 @@
 
 #include <vector>
 
+#include "backend/cuda/backend/plan_rows.h"
+#include "backend/cuda/device/device_traits_testing.h"
 #include "backend/cuda/layer/layer_plan.h"
+#include "backend/cuda/layer/layer_tail.h"
 
 namespace nanovllm::cuda {
 
-inline TailTraits traits_of(int major, int minor, int multiprocessors, size_t block_bytes,
-                            size_t multiprocessor_bytes) {
-  TailTraits traits;
-  cudaDeviceProp& properties = traits.device.properties;
-  properties.major = major;
-  properties.minor = minor;
-  properties.multiProcessorCount = multiprocessors;
-  properties.sharedMemPerBlockOptin = block_bytes << 10;
-  properties.sharedMemPerMultiprocessor = multiprocessor_bytes << 10;
-  traits.device.has_programmatic_launch = major >= 9;
-  traits.device.has_wgmma = major == 9;
-  return traits;
+// Of an engine that has the GPU for itself.
+inline TailTraits traits_of(const Gpu& gpu) {
+  return {.device = gpu.traits, .has_tail_kernel = runs_tail_kernels(gpu.traits)};
 }
-
-// As far as plans go they are one device.
-inline TailTraits hopper() {
-  TailTraits traits = traits_of(9, 0, 132, 227, 228);
-  traits.has_tail_kernel = true;
-  return traits;
-}
-inline TailTraits h100() { return hopper(); }
-inline TailTraits h200() { return hopper(); }
-inline TailTraits a100() { return traits_of(8, 0, 108, 163, 164); }
-inline TailTraits rtx4090() { return traits_of(8, 9, 128, 99, 100); }
-inline TailTraits rtx5090() { return traits_of(12, 0, 170, 99, 100); }
+inline TailTraits h100() { return traits_of(kH100); }
+inline TailTraits h200() { return traits_of(kH200); }
+inline TailTraits a100() { return traits_of(kA100); }
+inline TailTraits rtx4090() { return traits_of(kRtx4090); }
+inline TailTraits rtx5090() { return traits_of(kRtx5090); }
 
 struct Sizes {
   int hidden, heads, kv_heads, head_dim, width, layers;
@@ -61,13 +48,22 @@ inline StackSpec spec_of(const Sizes& s) {
           .rotary_tables = {{.cos_sin = {}, .rotary_dim = s.head_dim}}};
 }
 
-inline std::vector<PathChoice> plan(const StackSpec& spec, const TailTraits& traits,
-                                    DType act = DType::kBFloat16) {
+// [num_layers][rows - 1]
+inline std::vector<std::vector<TailPath>> tails_of(const StackSpec& spec, const TailTraits& traits,
+                                                   DType act = DType::kBFloat16) {
   std::vector<std::vector<TailPath>> layers;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     layers.push_back(plan_layer(spec, i, act, traits));
   }
-  return summary(layers);
+  return layers;
+}
+// The same by ranges of rows and layers.
+inline std::vector<PathChoice> plan(const StackSpec& spec, const TailTraits& traits,
+                                    DType act = DType::kBFloat16) {
+  std::vector<PathChoice> choices = stack_choices(spec, {.dtype = act, .max_num_tokens = 8192},
+                                                  tails_of(spec, traits, act), traits, "");
+  std::erase_if(choices, [](const PathChoice& choice) { return choice.part != "tail"; });
+  return choices;
 }
 
 }  // namespace nanovllm::cuda

@@ -7,11 +7,11 @@ namespace nanovllm::cuda {
 const char* to_string(SumPath path) {
   switch (path) {
     case SumPath::kExchange:
-      return "exchange of addresses";
+      return "each GPU adds up a share";
     case SumPath::kLines:
-      return "lines";
+      return "sent to all GPUs at once";
     case SumPath::kLinesAndNorm:
-      return "lines, with the norm";
+      return "sent to all GPUs at once, with the norm";
   }
   return "";
 }
