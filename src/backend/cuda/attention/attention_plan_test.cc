@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <vector>
+
+#include "backend/cuda/device/device_traits_testing.h"
+
 namespace nanovllm::cuda {
 namespace {
 
@@ -10,12 +15,11 @@ struct AttentionGpu {
   const char* name;
   AttentionTraits traits;
 };
-constexpr int kKib = 1024;
-const AttentionGpu kAttentionGpus[] = {{"A100", {108, 163 * kKib, false, false}},
-                                       {"RTX 4090", {128, 99 * kKib, false, false}},
-                                       {"RTX 5090", {170, 99 * kKib, false, false}},
-                                       {"H100", {132, 227 * kKib, true, false}},
-                                       {"H200", {132, 227 * kKib, true, false}}};
+const std::vector<AttentionGpu> kAttentionGpus = [] {
+  std::vector<AttentionGpu> all;
+  for (const Gpu& gpu : kGpus) all.push_back({gpu.name, attention_traits(gpu.traits, false)});
+  return all;
+}();
 constexpr DType kBf16 = DType::kBFloat16;
 
 ForwardBatch decodes(int count, int stride = 4) {
@@ -64,22 +68,37 @@ TEST(CudaAttentionPlan, StreamsDecodesOfEachHeadSizeThatHasTensorCores) {
   }
 }
 
-// {warps, stages, blocks} of one decode of four blocks of 256 tokens of Qwen3's heads.
+// Of one decode of four blocks of 256 tokens: as many warps as have a ring of one tile at least,
+// half of a head size's most where not all have, and then rings of two tiles where they fit.
 TEST(CudaAttentionPlan, DividesDecodesByWhatTheDeviceHas) {
+  using Numbers = std::array<int, 3>;  // warps, stages, blocks
+  const auto numbers = [](const AttentionShape& shape, const ForwardBatch& batch,
+                          const AttentionGpu& gpu) {
+    const auto plan = plan_attention(shape, batch, gpu.traits).decodes;
+    return plan ? Numbers{plan->num_warps, plan->stages, plan->num_blocks} : Numbers{};
+  };
+  const struct {
+    AttentionShape shape;
+    Numbers a100, small, hopper;  // small: 99 KiB a block
+  } cases[] = {
+      // 8 KV heads of 64 tiles are 64 blocks of 8 tiles, and one more for each that begins.
+      {heads_of(16, 8, 128), {8, 2, 72}, {8, 1, 72}, {8, 2, 72}},
+      {heads_of(16, 8, 64), {8, 2, 72}, {8, 2, 72}, {8, 2, 72}},
+      {heads_of(8, 4, 256), {4, 2, 36}, {4, 1, 36}, {4, 2, 36}},
+      // Sixteen heads of a group leave larger pieces, or are two units of work.
+      {heads_of(64, 4, 128), {4, 2, 36}, {4, 1, 36}, {8, 1, 36}},
+      {heads_of(64, 4, 256), {4, 1, 72}, {2, 2, 72}, {4, 2, 72}},
+  };
   for (const AttentionGpu& gpu : kAttentionGpus) {
-    const auto plan = plan_attention(heads_of(16, 8, 128), decodes(1), gpu.traits).decodes;
-    ASSERT_TRUE(plan);
-    const bool is_small = gpu.traits.block_bytes == 99 * kKib;
-    EXPECT_EQ(plan->num_warps, 8) << gpu.name;
-    EXPECT_EQ(plan->stages, is_small ? 1 : 2) << gpu.name;
-    // 8 KV heads of 64 tiles are 64 blocks of 8 tiles, and one more for each that begins.
-    EXPECT_EQ(plan->num_blocks, 72) << gpu.name;
-    EXPECT_EQ(plan_attention(heads_of(16, 8, 128), decodes(64), gpu.traits).decodes->num_blocks,
-              gpu.traits.num_multiprocessors);
-    // Rings of eight warps don't fit there.
-    const auto wide = plan_attention(heads_of(8, 4, 256), decodes(1), gpu.traits).decodes;
-    ASSERT_TRUE(wide);
-    EXPECT_LE(wide->num_warps, 4) << gpu.name;
+    for (const auto& [shape, a100, small, hopper] : cases) {
+      const Numbers& expected =
+          gpu.traits.has_wgmma                                                          ? hopper
+          : gpu.traits.block_bytes == attention_traits(kA100.traits, false).block_bytes ? a100
+                                                                                        : small;
+      EXPECT_EQ(numbers(shape, decodes(1), gpu), expected)
+          << gpu.name << ", " << shape.num_heads << " heads of " << shape.head_dim;
+      EXPECT_EQ(numbers(shape, decodes(64), gpu)[2], gpu.traits.num_multiprocessors) << gpu.name;
+    }
   }
 }
 
@@ -142,12 +161,51 @@ TEST(CudaAttentionPlan, TakesTensorCoresForPromptsAndWarpgroupsOnHopper) {
   }
 }
 
-// Half of a chunk's rows a warp where that is too little work for all multiprocessors.
+// Half of a chunk's rows a warp where that is too little work for all multiprocessors: 8 KV heads
+// have a block of 128 rows each for 64 tokens of these groups of two.
 TEST(CudaAttentionPlan, GivesWarpsMoreRowsWhereThereAreEnough) {
-  const AttentionTraits& a100 = kAttentionGpus[0].traits;
-  EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(1, 512), a100).rest.row_tiles, 1);
-  EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(1, 4096), a100).rest.row_tiles, 2);
-  EXPECT_EQ(plan_attention(heads_of(16, 8, 256), prompts(1, 4096), a100).rest.row_tiles, 1);
+  const int enough[] = {896, 1024, 1408, 1088, 1088};  // tokens
+  for (size_t i = 0; i < kAttentionGpus.size(); ++i) {
+    AttentionTraits traits = kAttentionGpus[i].traits;
+    traits.deterministic = true;  // Hopper has no other kernel then
+    const auto tiles = [&](int dim, int tokens) {
+      return plan_attention(heads_of(16, 8, dim), prompts(1, tokens), traits).rest.row_tiles;
+    };
+    for (const int dim : {64, 96, 128}) {
+      EXPECT_EQ(tiles(dim, enough[i] - 1), 1) << kAttentionGpus[i].name;
+      EXPECT_EQ(tiles(dim, enough[i]), 2) << kAttentionGpus[i].name;
+    }
+    EXPECT_EQ(tiles(256, 4096), 1) << kAttentionGpus[i].name;  // there are no others
+    // Sequences of few rows leave half of a block's rows without work.
+    EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(256, 32), traits).rest.row_tiles, 1);
+    EXPECT_EQ(plan_attention(heads_of(16, 8, 128), prompts(256, 33), traits).rest.row_tiles, 2);
+  }
+}
+
+// {parts, blocks} of warpgroups' kernel, in pieces of 128 rows, or of mma's.
+TEST(CudaAttentionPlan, SharesKeysAmongBlocksOnHopperWherePiecesAreFew) {
+  using Numbers = std::array<int, 2>;
+  for (const Gpu& gpu : {kH100, kH200}) {
+    const AttentionTraits traits = attention_traits(gpu.traits, false);
+    const auto numbers = [&](int dim, const ForwardBatch& batch) {
+      const PrefillChoice choice = plan_attention(heads_of(16, 8, dim), batch, traits).rest;
+      return choice.path == AttentionPath::kWgmma ? Numbers{choice.parts, choice.num_blocks}
+                                                  : Numbers{};
+    };
+    for (const int dim : {64, 128}) {
+      EXPECT_EQ(numbers(dim, prompts(1, 4096)), (Numbers{1, 132}));
+      EXPECT_EQ(numbers(dim, prompts(16, 1024)), (Numbers{1, 132}));
+      EXPECT_EQ(numbers(dim, prompts(1, 256)), Numbers{});  // 32 pieces
+      EXPECT_EQ(numbers(dim, prompts(1, 257)), (Numbers{1, 40}));
+      EXPECT_EQ(numbers(dim, prompts(1, 16, 8192)), (Numbers{16, 128}));
+      EXPECT_EQ(numbers(dim, prompts(1, 256, 8192)), (Numbers{4, 128}));
+      EXPECT_EQ(numbers(dim, prompts(1, 16, 1008)), (Numbers{2, 16}));  // 4 tiles of keys each
+      EXPECT_EQ(numbers(dim, prompts(1, 16, 1007)), Numbers{});
+    }
+    EXPECT_EQ(numbers(256, prompts(1, 16, 1008)), (Numbers{4, 32}));  // of smaller tiles
+    EXPECT_EQ(numbers(256, prompts(1, 16, 496)), (Numbers{2, 16}));
+    EXPECT_EQ(numbers(256, prompts(1, 16, 495)), Numbers{});
+  }
 }
 
 TEST(CudaAttentionPlan, AMixedBatchIsDividedBehindItsDecodes) {
@@ -179,11 +237,13 @@ TEST(CudaAttentionPlan, AFixedOrderTakesOneKernelForAllRows) {
 
 TEST(CudaAttentionPlan, ContextsOfMoreTilesThanNumbersHoldGoAlongWithPrompts) {
   // 16,384 sequences of 8 KV heads: of 2^30 - 1 tiles each has 8,191, of 16 a block 511 blocks.
-  EXPECT_TRUE(
-      plan_attention(heads_of(16, 8, 128), decodes(16384, 511), kAttentionGpus[3].traits).decodes);
-  const AttentionPlan plan =
-      plan_attention(heads_of(16, 8, 128), decodes(16384, 512), kAttentionGpus[3].traits);
-  EXPECT_FALSE(plan.decodes);
+  for (const AttentionGpu& gpu : kAttentionGpus) {
+    const auto plan = [&](int stride) {
+      return plan_attention(heads_of(16, 8, 128), decodes(16384, stride), gpu.traits);
+    };
+    EXPECT_TRUE(plan(511).decodes) << gpu.name;
+    EXPECT_FALSE(plan(512).decodes) << gpu.name;
+  }
 }
 
 TEST(CudaAttentionPlan, NothingAsksForMoreSharedMemoryThanThereIs) {

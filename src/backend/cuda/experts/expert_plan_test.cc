@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/device/device_traits_testing.h"
 #include "backend/cuda/experts/experts.h"
 
 namespace nanovllm::cuda {
@@ -10,32 +11,26 @@ namespace {
 
 constexpr ExpertShape kQwen30B = {DType::kBFloat16, Activation::kSilu, 2048, 768, 128, 8};
 
-DeviceTraits device_with_wgmma(bool has_wgmma) {
-  DeviceTraits traits;
-  traits.has_wgmma = has_wgmma;
-  return traits;
+// Of Hopper, and of all others.
+ExpertPath either(const Gpu& gpu, ExpertPath with_wgmma) {
+  return gpu.traits.has_wgmma ? with_wgmma : ExpertPath::kPlainTiles;
 }
-const DeviceTraits kWithWgmma = device_with_wgmma(true);      // H100, H200
-const DeviceTraits kWithoutWgmma = device_with_wgmma(false);  // A100, RTX 4090, RTX 5090
 
 TEST(CudaExpertPlan, OfQwen30BByRows) {
-  const auto path = [](int rows, const DeviceTraits& traits) {
-    return plan_experts(kQwen30B, rows, traits, false);
-  };
-  for (const DeviceTraits* traits : {&kWithWgmma, &kWithoutWgmma}) {
-    EXPECT_EQ(path(1, *traits), ExpertPath::kTwoKernels);
-    EXPECT_EQ(path(2, *traits), ExpertPath::kTwoKernels);
+  for (const Gpu& gpu : kGpus) {
+    const auto path = [&](int rows) { return plan_experts(kQwen30B, rows, gpu.traits, false); };
+    EXPECT_EQ(path(1), ExpertPath::kTwoKernels) << gpu.name;
+    EXPECT_EQ(path(2), ExpertPath::kTwoKernels) << gpu.name;
+    EXPECT_EQ(path(3), either(gpu, ExpertPath::kSmallTiles)) << gpu.name;
+    EXPECT_EQ(path(383), either(gpu, ExpertPath::kSmallTiles)) << gpu.name;
+    EXPECT_EQ(path(384), either(gpu, ExpertPath::kLargeTiles)) << gpu.name;  // 24 rows an expert
+    EXPECT_EQ(path(8192), either(gpu, ExpertPath::kLargeTiles)) << gpu.name;
   }
-  EXPECT_EQ(path(3, kWithWgmma), ExpertPath::kSmallTiles);
-  EXPECT_EQ(path(383, kWithWgmma), ExpertPath::kSmallTiles);
-  EXPECT_EQ(path(384, kWithWgmma), ExpertPath::kLargeTiles);  // 24 rows an expert
-  EXPECT_EQ(path(3, kWithoutWgmma), ExpertPath::kPlainTiles);
-  EXPECT_EQ(path(8192, kWithoutWgmma), ExpertPath::kPlainTiles);
 }
 
 TEST(CudaExpertPlan, WhatTensorCoresDoNotTakeGoesInPlainTiles) {
   const auto path = [](ExpertShape shape, int rows) {
-    return plan_experts(shape, rows, kWithWgmma, false);
+    return plan_experts(shape, rows, kH100.traits, false);
   };
   ExpertShape shape = kQwen30B;
   shape.activation = Activation::kGelu;
@@ -60,14 +55,16 @@ TEST(CudaExpertPlan, WhatTensorCoresDoNotTakeGoesInPlainTiles) {
 }
 
 TEST(CudaExpertPlan, AFixedOrderHasNoKernelsForFewRows) {
-  EXPECT_EQ(plan_experts(kQwen30B, 1, kWithWgmma, true), ExpertPath::kSmallTiles);
-  EXPECT_EQ(plan_experts(kQwen30B, 1, kWithoutWgmma, true), ExpertPath::kPlainTiles);
+  for (const Gpu& gpu : kGpus) {
+    EXPECT_EQ(plan_experts(kQwen30B, 1, gpu.traits, true), either(gpu, ExpertPath::kSmallTiles));
+  }
   EXPECT_FALSE(is_router_a_product(8192, true));
   EXPECT_FALSE(is_router_a_product(8, false));
   EXPECT_TRUE(is_router_a_product(9, false));
 }
 
 TEST(CudaExpertPlan, TilesHaveTheRowsThatTheirKernelsTake) {
+  EXPECT_EQ(tile_rows_of(ExpertPath::kTwoKernels), kPlainTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kPlainTiles), kPlainTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kSmallTiles), kSmallTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kLargeTiles), kLargeTileRows);

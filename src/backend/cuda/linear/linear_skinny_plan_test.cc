@@ -7,31 +7,16 @@
 #include <array>
 #include <iterator>
 
+#include "backend/cuda/device/device_traits_testing.h"
+
 namespace nanovllm::cuda {
 namespace {
 
 using skinny::Plan;
 using skinny::plan_of;
 
-struct Gpu {
-  const char* name;
-  cudaDeviceProp device = {};
-};
-// With so much shared memory a multiprocessor, of which a block may have 1 KiB less.
-Gpu make_gpu(const char* name, int multiprocessors, size_t kib, int major) {
-  Gpu gpu = {.name = name};
-  gpu.device.multiProcessorCount = multiprocessors;
-  gpu.device.sharedMemPerBlockOptin = (kib - 1) * 1024;
-  gpu.device.sharedMemPerMultiprocessor = kib * 1024;
-  gpu.device.major = major;
-  return gpu;
-}
-const Gpu kHopper = make_gpu("H100", 132, 228, 9);
-const Gpu kAmpere = make_gpu("A100", 108, 164, 8);
-const Gpu kL40s = make_gpu("L40S", 142, 100, 8);
-const Gpu kAda = make_gpu("RTX 4090", 128, 100, 8);
-const Gpu kBlackwell = make_gpu("RTX 5090", 170, 100, 12);
-const Gpu kGpus[] = {kHopper, kAmpere, kL40s, kAda, kBlackwell};
+const Gpu kL40s = make_gpu("L40S", 8, 9, 142, 100);
+const Gpu kSkinnyGpus[] = {kA100, kL40s, kRtx4090, kRtx5090, kH100, kH200};
 
 struct Model {
   const char* name;
@@ -69,7 +54,7 @@ std::array<SkinnyProduct, 4> products_of(const Model& m, bool fused) {
 template <typename Check>
 void for_all_skinny_plans(const Check& check) {
   int taken = 0;
-  for (const Gpu& gpu : kGpus) {
+  for (const Gpu& gpu : kSkinnyGpus) {
     for (const Model& model : kModels) {
       for (const bool fused : {false, true}) {
         for (const bool fixed_order : {false, true}) {
@@ -82,10 +67,10 @@ void for_all_skinny_plans(const Check& check) {
               SkinnyProduct p = products[i];
               p.rows = rows;
               p.fixed_order = fixed_order;
-              const Plan plan = plan_of(p, gpu.device);
+              const Plan plan = plan_of(p, gpu.traits.properties);
               if (plan.tiles == 0) continue;
               ++taken;
-              check(p, plan, gpu.device);
+              check(p, plan, gpu.traits.properties);
               if (::testing::Test::HasFailure()) return;
             }
           }
@@ -125,15 +110,15 @@ TEST(CudaSkinnyPlan, CoversTheProduct) {
 }
 
 TEST(CudaSkinnyPlan, FixedOrderTakesEveryProductAndDividesItAlike) {
-  for (const Gpu& gpu : kGpus) {
+  for (const Gpu& gpu : kSkinnyGpus) {
     for (const Model& model : kModels) {
       for (SkinnyProduct p : products_of(model, /*fused=*/false)) {
         p.fixed_order = true;
         p.rows = 1;
-        const Plan one = plan_of(p, gpu.device);
+        const Plan one = plan_of(p, gpu.traits.properties);
         EXPECT_GT(one.tiles, 0) << model.name << " on " << gpu.name;
         for (p.rows = 2; p.rows <= 2 * kFixedOrderRows; ++p.rows) {
-          const Plan many = plan_of(p, gpu.device);
+          const Plan many = plan_of(p, gpu.traits.properties);
           EXPECT_EQ(many.tiles, one.tiles);
           EXPECT_EQ(many.cluster, one.cluster);
           EXPECT_EQ(many.rows_at_once, one.rows_at_once);
@@ -151,28 +136,28 @@ TEST(CudaSkinnyPlan, TakesRowsInSlicesWhereSharedMemoryEnds) {
   });
   SkinnyProduct p = {{.rows = 8, .out_features = 4096, .in_features = 3072}};
   p.fixed_order = true;
-  EXPECT_EQ(plan_of(p, kAda.device).x_units, 6);
+  EXPECT_EQ(plan_of(p, kRtx4090.traits.properties).x_units, 6);
   p.in_features = 3080;
-  EXPECT_LT(plan_of(p, kAda.device).x_units, 7);
+  EXPECT_LT(plan_of(p, kRtx4090.traits.properties).x_units, 7);
   p.fixed_order = false;
-  EXPECT_EQ(plan_of(p, kAda.device).tiles, 0);
+  EXPECT_EQ(plan_of(p, kRtx4090.traits.properties).tiles, 0);
 }
 
 TEST(CudaSkinnyPlan, LeavesOtherProductsToOthers) {
   SkinnyProduct p = {{.rows = kMaxSkinnyRows, .out_features = 4096, .in_features = 1024}};
-  EXPECT_GT(plan_of(p, kHopper.device).tiles, 0);
+  EXPECT_GT(plan_of(p, kH100.traits.properties).tiles, 0);
   p.rows = kMaxSkinnyRows + 1;
-  EXPECT_EQ(plan_of(p, kHopper.device).tiles, 0);
+  EXPECT_EQ(plan_of(p, kH100.traits.properties).tiles, 0);
   p.rows = 1;
   p.in_features = 1028;  // K in vectors of 8
-  EXPECT_EQ(plan_of(p, kHopper.device).tiles, 0);
+  EXPECT_EQ(plan_of(p, kH100.traits.properties).tiles, 0);
 }
 
 // {tiles, cluster, stages, blocks, bytes of shared memory}
 using Numbers = std::array<int64_t, 5>;
 Numbers numbers_of(SkinnyProduct p, int rows, const Gpu& gpu) {
   p.rows = rows;
-  const Plan plan = plan_of(p, gpu.device);
+  const Plan plan = plan_of(p, gpu.traits.properties);
   if (plan.tiles == 0) return {};
   return {plan.tiles, plan.cluster, plan.stages, plan.blocks, plan.shared_bytes};
 }
@@ -180,13 +165,13 @@ Numbers numbers_of(SkinnyProduct p, int rows, const Gpu& gpu) {
 // First decodes that asked for more than there was: 129 KiB and 168.
 TEST(CudaSkinnyPlan, SmallerGpusGetSmallerPlans) {
   const auto small = products_of(kModels[0], /*fused=*/true);
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kHopper), (Numbers{6, 1, 2, 128, 131616}));
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kAda), (Numbers{2, 1, 4, 128, 90656}));
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kBlackwell), (Numbers{2, 1, 4, 170, 90656}));
+  EXPECT_EQ(numbers_of(small[kGateUp], 8, kH100), (Numbers{6, 1, 2, 128, 131616}));
+  EXPECT_EQ(numbers_of(small[kGateUp], 8, kRtx4090), (Numbers{2, 1, 4, 128, 90656}));
+  EXPECT_EQ(numbers_of(small[kGateUp], 8, kRtx5090), (Numbers{2, 1, 4, 170, 90656}));
   const auto large = products_of(kModels[3], /*fused=*/true);
-  EXPECT_EQ(numbers_of(large[kQkv], 8, kAmpere), (Numbers{2, 1, 4, 108, 152096}));
-  EXPECT_EQ(numbers_of(large[kQkv], 8, kAda), Numbers{});  // 132 KiB at least
-  for (const Gpu& gpu : kGpus) {
+  EXPECT_EQ(numbers_of(large[kQkv], 8, kA100), (Numbers{2, 1, 4, 108, 152096}));
+  EXPECT_EQ(numbers_of(large[kQkv], 8, kRtx4090), Numbers{});  // 132 KiB at least
+  for (const Gpu& gpu : kSkinnyGpus) {
     for (const SkinnyProduct& p : small) EXPECT_NE(numbers_of(p, 8, gpu), Numbers{}) << gpu.name;
   }
 }
@@ -231,9 +216,9 @@ TEST(CudaSkinnyPlan, OfHopperIsWhatWasMeasuredToBeBest) {
   for (size_t model = 0; model < std::size(kModels); ++model) {
     const auto products = products_of(kModels[model], /*fused=*/true);
     for (size_t i = 0; i < products.size(); ++i) {
-      EXPECT_EQ(numbers_of(products[i], 1, kHopper), kPlans[model][0][i])
+      EXPECT_EQ(numbers_of(products[i], 1, kH100), kPlans[model][0][i])
           << kNames[i] << " of " << kModels[model].name << ", 1 row";
-      EXPECT_EQ(numbers_of(products[i], 8, kHopper), kPlans[model][1][i])
+      EXPECT_EQ(numbers_of(products[i], 8, kH100), kPlans[model][1][i])
           << kNames[i] << " of " << kModels[model].name << ", 8 rows";
     }
   }

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 
+#include "backend/cuda/device/device_traits_testing.h"
+
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kMultiprocessors = 132;  // an H100's
-constexpr int kSharedBytes = 227 << 10;
+const int kMultiprocessors = kH100.traits.num_multiprocessors();  // an H200's as well
+const auto kSharedBytes = static_cast<int>(kH100.traits.block_bytes());
 constexpr int kStaticBytes = 1 << 10;  // the kernel's barriers, at most
 
 WgmmaProduct product(Epilogue epilogue, int rows, int out_features, int in_features) {
