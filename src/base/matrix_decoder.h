@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/code_format.h"
+
 namespace nanovllm {
 
 // A [rows, cols] matrix in a quantised format. Thread-safe; what it reads outlives it.
@@ -13,6 +15,15 @@ class MatrixDecoder {
   // defines them; they may begin and end inside a block. Throws Error(kCorruptData) naming tensor
   // and block where a scale is NaN or infinite.
   virtual void decode(int64_t row, int64_t col, int64_t count, float* out) const = 0;
+
+  // What the codes stand for; null = there is no layout for this format, decode() it is.
+  virtual const CodeFormat* code_format() const { return nullptr; }
+  // out[0, count) = the codes [col, col + count) of a row, of code_format()'s code_bits.
+  virtual void read_codes(int64_t /*row*/, int64_t /*col*/, int64_t /*count*/,
+                          uint8_t* /*out*/) const {}
+  // out[0, count) = groups [first, first + count) of a row. Throws as decode().
+  virtual void read_scales(int64_t /*row*/, int64_t /*first*/, int64_t /*count*/,
+                           GroupScale* /*out*/) const {}
 };
 
 }  // namespace nanovllm

@@ -25,6 +25,7 @@ HostMatrix whole(const StoredTensor& stored) {
           .interleaved_head = stored.interleaved_head,
           .interleaved_rows = stored.interleaved_head,
           .decoder = stored.decoder,
+          .codes = stored.decoder != nullptr ? stored.decoder->code_format() : nullptr,
           .source = stored.source};
 }
 

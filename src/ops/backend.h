@@ -85,6 +85,8 @@ class LinearWeight {
   // Memory that it owns, without the bias.
   int64_t bytes = 0;
   DType dtype = DType::kBFloat16;
+  // Of most of it.
+  WeightLayout layout = WeightLayout::kPlain;
   // How it is stored in memory, for people.
   const char* format = "";
 };
@@ -95,6 +97,8 @@ class ExpertWeights {
   virtual ~ExpertWeights() = default;
   // Of all weights, without biases.
   int64_t bytes = 0;
+  // Of most of them.
+  WeightLayout layout = WeightLayout::kPlain;
   // How most of them are stored, for people.
   const char* format = "";
 };

@@ -31,6 +31,9 @@ struct HostMatrix {
   int64_t interleaved_rows = 0;
   // Of the whole matrix; null = plain numbers.
   const MatrixDecoder* decoder = nullptr;
+  // The decoder's code_format(), if products are to compute with the codes; null = they are decoded
+  // while they are packed.
+  const CodeFormat* codes = nullptr;
   // Null = memory that is not a mapped file, which another program could cut short.
   const MatrixSource* source = nullptr;
 
