@@ -34,36 +34,56 @@ class BlockDecoder final : public MatrixDecoder {
  public:
   BlockDecoder(const GgmlFormat& format, const void* data, int64_t cols, std::string place)
       : format_(format),
+        codes_(*find_ggml_codes(format.id)),
         data_(static_cast<const uint8_t*>(data)),
         row_bytes_(cols / format.block_elements * format.block_bytes),
         place_(std::move(place)) {}
 
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override {
-    const int64_t size = format_.block_elements;
+    read_blocks(row, col, count, format_.block_elements, out, format_.decode);
+  }
+  const CodeFormat* code_format() const override { return &codes_.format; }
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override {
+    read_blocks(row, col, count, format_.block_elements, out,
+                [this](const uint8_t* block, uint8_t* codes) {
+                  codes_.unpack(block, codes);
+                  return 0.0f;
+                });
+  }
+  void read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const override {
+    read_blocks(row, first, count, format_.block_elements / codes_.format.group_columns, out,
+                codes_.read_scales);
+  }
+
+ private:
+  // out[0, count) = the items [first, first + count) of a row. read(block, items) writes the
+  // `in_block` items of a block and returns something that is finite if its numbers are.
+  template <typename Item, typename Read>
+  void read_blocks(int64_t row, int64_t first, int64_t count, int64_t in_block, Item* out,
+                   const Read& read) const {
     for (int64_t done = 0; done < count;) {
-      const int64_t block = (col + done) / size, skipped = (col + done) % size;
-      const int64_t n = std::min(size - skipped, count - done);
+      const int64_t block = (first + done) / in_block, skipped = (first + done) % in_block;
+      const int64_t n = std::min(in_block - skipped, count - done);
       const uint8_t* from = data_ + row * row_bytes_ + block * format_.block_bytes;
-      if (n == size) {
-        decode_block(from, out + done, row, block);
+      float scales = 0;
+      if (n == in_block) {
+        scales = read(from, out + done);
       } else {
-        std::array<float, kMaxBlockElements> whole;
-        decode_block(from, whole.data(), row, block);
+        std::array<Item, kMaxBlockElements> whole;
+        scales = read(from, whole.data());
         std::copy_n(whole.data() + skipped, n, out + done);
+      }
+      if (!std::isfinite(scales)) {
+        throw_error(ErrorCode::kCorruptData,
+                    "{}: block {} of row {} has a scale that is no number; download the file again",
+                    place_, block, row);
       }
       done += n;
     }
   }
 
- private:
-  void decode_block(const uint8_t* from, float* out, int64_t row, int64_t block) const {
-    if (std::isfinite(format_.decode(from, out))) return;
-    throw_error(ErrorCode::kCorruptData,
-                "{}: block {} of row {} has a scale that is no number; download the file again",
-                place_, block, row);
-  }
-
   const GgmlFormat& format_;
+  const GgmlCodes& codes_;
   const uint8_t* const data_;
   const int64_t row_bytes_;
   const std::string place_;

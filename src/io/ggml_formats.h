@@ -27,9 +27,21 @@ struct GgmlFormat {
   DecodeBlock decode = nullptr;
 };
 
+// The same block as codes and scales; base/code_format.h tells what they stand for.
+struct GgmlCodes {
+  uint32_t id = 0;
+  CodeFormat format;
+  // [block_elements], a byte each
+  void (*unpack)(const uint8_t* block, uint8_t* codes) = nullptr;
+  // [block_elements / group_columns]; returns as DecodeBlock does.
+  float (*read_scales)(const uint8_t* block, GroupScale* scales) = nullptr;
+};
+
 // F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; null for
 // any other id.
 const GgmlFormat* find_ggml_format(uint32_t id);
+// Of those that are not plain.
+const GgmlCodes* find_ggml_codes(uint32_t id);
 
 // The name of any type that ggml or ik_llama.cpp knows or knew, also of those that can't be read;
 // of any other the number.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/code_format_testing.h"
 #include "base/testing.h"
 #include "io/gguf.h"
 #include "io/testing.h"
@@ -70,6 +72,54 @@ TEST(GgmlFormats, EveryTypeDecodesToThePythonPackagesBits) {
   EXPECT_EQ(types.size(), 13u);
 }
 
+// Random bytes are any code and any scale.
+TEST(GgmlFormats, CodesAndScalesDecodeToTheSameBits) {
+  std::minstd_rand random(1);
+  for (uint32_t type = 0; type < 64; ++type) {
+    const GgmlFormat* format = find_ggml_format(type);
+    if (format == nullptr || format->plain) continue;
+    SCOPED_TRACE(format->name);
+    constexpr int64_t kRows = 3;
+    const int64_t cols = 7 * format->block_elements;
+    std::vector<uint8_t> data;
+    while (static_cast<int64_t>(data.size()) < kRows * 7 * format->block_bytes) {
+      std::vector<uint8_t> block(static_cast<size_t>(format->block_bytes));
+      for (uint8_t& byte : block) byte = static_cast<uint8_t>(random() >> 8);
+      std::vector<float> numbers(static_cast<size_t>(format->block_elements));
+      if (std::isfinite(format->decode(block.data(), numbers.data()))) {
+        data.insert(data.end(), block.begin(), block.end());
+      }
+    }
+    const auto decoder = make_ggml_decoder(*format, data.data(), kRows, cols, "t");
+    test::expect_codes_decode_the_same(*decoder, kRows, cols);
+  }
+}
+
+TEST(GgmlFormats, EveryTypeHasTheLayoutOfItsCodes) {
+  const auto layout = [](const char* name) {
+    for (uint32_t type = 0; type < 64; ++type) {
+      const GgmlFormat* format = find_ggml_format(type);
+      if (format == nullptr || format->name != std::string(name)) continue;
+      const CodeFormat& codes = find_ggml_codes(type)->format;
+      return fmt::format("{} {} {} {}", to_string(codes.layout), codes.code_bits,
+                         codes.group_columns, codes.super_columns);
+    }
+    return std::string();
+  };
+  for (const char* name : {"Q4_0", "Q4_1", "IQ4_NL", "MXFP4"}) {
+    EXPECT_EQ(layout(name), "group 4 32 0") << name;
+  }
+  EXPECT_EQ(layout("Q5_0"), "group 5 32 0");
+  EXPECT_EQ(layout("Q5_1"), "group 5 32 0");
+  EXPECT_EQ(layout("Q8_0"), "byte 8 32 0");
+  EXPECT_EQ(layout("Q2_K"), "super 4 16 256");
+  EXPECT_EQ(layout("Q3_K"), "super 4 16 256");
+  EXPECT_EQ(layout("Q4_K"), "super 4 32 256");
+  EXPECT_EQ(layout("Q5_K"), "super 5 32 256");
+  EXPECT_EQ(layout("Q6_K"), "super 6 16 256");
+  EXPECT_EQ(layout("IQ4_XS"), "super 4 32 256");
+}
+
 TEST(GgmlFormats, AScaleThatIsNoNumberIsRefusedWithItsPlace) {
   const Golden golden;
   const auto error_with = [&](uint32_t type, size_t at, const std::string& bytes) {
@@ -80,8 +130,13 @@ TEST(GgmlFormats, AScaleThatIsNoNumberIsRefusedWithItsPlace) {
     std::vector<float> row(static_cast<size_t>(tensor.shape[1]));
     const auto decoder = decoder_of(tensor);
     decoder->decode(0, 0, 32, row.data());  // the wrong block is none of these
-    return std::string(
-        error_of([&] { decoder->decode(1, 0, tensor.shape[1], row.data()); }).what());
+    const int64_t groups = tensor.shape[1] / decoder->code_format()->group_columns;
+    std::vector<GroupScale> scales(static_cast<size_t>(groups));
+    decoder->read_scales(0, 0, 1, scales.data());
+    const std::string said =
+        error_of([&] { decoder->decode(1, 0, tensor.shape[1], row.data()); }).what();
+    EXPECT_EQ(error_of([&] { decoder->read_scales(1, 0, groups, scales.data()); }).what(), said);
+    return said;
   };
   constexpr size_t kRow = 3 * 20;  // of Q4_1
   const std::string infinity("\x00\x7c", 2), nan("\x01\xfe", 2);
@@ -101,7 +156,10 @@ TEST(GgmlFormats, Mxfp4IsRefusedOnlyWhereANumberOverflows) {
     block[0] = exponent;
     block[1] = code;
     float first = 0;
-    make_ggml_decoder(*find_ggml_format(kMxfp4), block.data(), 1, 32, "m")->decode(0, 0, 1, &first);
+    GroupScale scale;
+    const auto decoder = make_ggml_decoder(*find_ggml_format(kMxfp4), block.data(), 1, 32, "m");
+    decoder->decode(0, 0, 1, &first);
+    decoder->read_scales(0, 0, 1, &scale);
     return first;
   };
   EXPECT_EQ(decode(252, 7), 12 * 0x1p124f);
