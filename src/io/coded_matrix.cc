@@ -40,12 +40,13 @@ T load(const std::byte* data, int64_t i) {
   return value;
 }
 
-template <int kBits>
-void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count, float* out) {
+// out[i] = convert(the code of column col + i)
+template <int kBits, typename Out, typename Convert>
+void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count, Out* out,
+                Convert convert) {
   constexpr uint64_t kInWord = 32 / kBits;
   constexpr uint8_t kAwqOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
   const std::byte* words = grid.data + row / grid.shared_rows * grid.row_stride * 4;
-  const float* values = grid.values->data();
   const uint32_t addend = grid.addend;
   const auto code = [&](int64_t word, uint64_t place) {
     return (load<uint32_t>(words, word) + addend) >> (place * kBits) & ((1u << kBits) - 1);
@@ -54,12 +55,28 @@ void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count,
   if (grid.words_hold_rows) {
     uint64_t place = static_cast<uint64_t>(row) % kInWord;
     if (grid.is_awq_order) place = kAwqOrder[place];
-    for (int64_t i = 0; i < count; ++i) out[i] = values[code((col + i) * stride, place)];
+    for (int64_t i = 0; i < count; ++i) out[i] = convert(code((col + i) * stride, place));
     return;
   }
   for (uint64_t c = static_cast<uint64_t>(col), end = c + static_cast<uint64_t>(count); c < end;
        ++c) {
-    *out++ = values[code(static_cast<int64_t>(c / kInWord) * stride, c % kInWord)];
+    *out++ = convert(code(static_cast<int64_t>(c / kInWord) * stride, c % kInWord));
+  }
+}
+
+// Of a grid of codes.
+template <typename Out, typename Convert>
+void read_each_code(const NumberGrid& grid, int64_t row, int64_t col, int64_t count, Out* out,
+                    Convert convert) {
+  if (grid.type == NumberGrid::Type::kWordsOf4Bits) {
+    read_words<4>(grid, row, col, count, out, convert);
+  } else if (grid.type == NumberGrid::Type::kWordsOf8Bits) {
+    read_words<8>(grid, row, col, count, out, convert);
+  } else {
+    const int64_t first = row / grid.shared_rows * grid.row_stride;
+    for (int64_t c = col; c < col + count; ++c) {
+      *out++ = convert(load<uint8_t>(grid.data, first + c * grid.col_stride));
+    }
   }
 }
 
@@ -68,6 +85,7 @@ void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count,
 constinit const CodeValues kUnsignedCodes = table_of([](int c) { return static_cast<float>(c); });
 constinit const CodeValues kSignedCodes =
     table_of([](int c) { return static_cast<float>(c < 128 ? c : c - 256); });
+constinit const CodeValues kInt4Codes = table_of([](int c) { return static_cast<float>(c - 8); });
 constinit const CodeValues kFp8Codes = table_of(fp8_value);
 constinit const CodeValues kFp4Codes = table_of(fp4_value);
 constinit const CodeValues kModelOptFp4Codes = table_of([](int c) { return fp4_value(c) + 0.0f; });
@@ -88,41 +106,44 @@ void NumberGrid::read(int64_t row, int64_t col, int64_t count, float* out) const
     case Type::kFloat16:
       return read_each([&](int64_t i) { return half_to_float(load<uint16_t>(data, i)); });
     case Type::kBytes:
-      return read_each([&](int64_t i) { return (*values)[load<uint8_t>(data, i)]; });
     case Type::kWordsOf4Bits:
-      return read_words<4>(*this, row, col, count, out);
     case Type::kWordsOf8Bits:
-      return read_words<8>(*this, row, col, count, out);
+      return read_each_code(*this, row, col, count, out,
+                            [table = values->data()](uint32_t code) { return table[code]; });
   }
 }
 
+void NumberGrid::read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const {
+  NANOVLLM_CHECK(has_codes());
+  read_each_code(*this, row, col, count, out,
+                 [](uint32_t code) { return static_cast<uint8_t>(code); });
+}
+
+CodedMatrix::Block CodedMatrix::read_block(int64_t row, int64_t block) const {
+  Block numbers{.zero = zero};
+  scales.read(row, block, 1, &numbers.stored_scale);
+  if (zeros.data != nullptr) zeros.read(row, block, 1, &numbers.zero);
+  const float stored = numbers.stored_scale;
+  numbers.scale = divides_by_global_scale ? stored / global_scale : stored * global_scale;
+  if (!std::isfinite(numbers.scale)) {
+    throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
+                printable(name), row, block, numbers.scale);
+  }
+  return numbers;
+}
+
 void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
-  struct Block {
-    float scale = 0, zero = 0;
-  };
-  const auto read_block = [&](int64_t block) {
-    Block numbers{.zero = zero};
-    scales.read(row, block, 1, &numbers.scale);
-    if (zeros.data != nullptr) zeros.read(row, block, 1, &numbers.zero);
-    float& scale = numbers.scale;
-    scale = divides_by_global_scale ? scale / global_scale : scale * global_scale;
-    if (!std::isfinite(scale)) {
-      throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
-                  printable(name), row, block, scale);
-    }
-    return numbers;
-  };
   // Where blocks are no neighbours, a column seldom is of the same one as the column before.
   const bool in_order = block_of_col.empty();
   std::vector<Block> blocks;
   for (int64_t block = 0; !in_order && block < num_blocks(); ++block) {
-    blocks.push_back(read_block(block));
+    blocks.push_back(read_block(row, block));
   }
   codes.read(row, col, count, out);
   for (const int64_t end = col + count; col < end;) {
     const int64_t block = in_order ? col / block_cols : block_of_col[static_cast<size_t>(col)];
     const int64_t next = in_order ? std::min(end, (block + 1) * block_cols) : col + 1;
-    const Block numbers = in_order ? read_block(block) : blocks[static_cast<size_t>(block)];
+    const Block numbers = in_order ? read_block(row, block) : blocks[static_cast<size_t>(block)];
     for (; col < next; ++col, ++out) *out = (*out - numbers.zero) * numbers.scale;
   }
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ using CodeValues = std::array<float, 256>;
 // E8M0 is a power of two, of the code less 127.
 extern const CodeValues kUnsignedCodes, kSignedCodes, kFp8Codes, kFp4Codes, kModelOptFp4Codes;
 extern const CodeValues kE8m0Codes;
+// Integers less 8.
+extern const CodeValues kInt4Codes;
 
 // Numbers in rows and columns: plain ones, bytes of a code each, or words of 32 bits that hold
 // several codes along the rows or along the columns, the lowest bits first.
@@ -34,8 +37,11 @@ struct NumberGrid {
   bool is_awq_order = false;                   // of the rows in a word
   uint32_t addend = 0;                         // to each word
 
+  bool has_codes() const { return type >= Type::kBytes; }
   // out[0, count) = the numbers [col, col + count) of a row.
   void read(int64_t row, int64_t col, int64_t count, float* out) const;
+  // The codes that stand for them.
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const;
 };
 
 struct CodedMatrix final : MatrixDecoder {
@@ -52,8 +58,27 @@ struct CodedMatrix final : MatrixDecoder {
   NumberGrid zeros;                      // without data: one for all
   float zero = 0;
 
+  // What choose_layout() found: what the codes stand for, or why there is no layout for them.
+  std::optional<CodeFormat> layout;
+  std::string no_layout_because;
+  bool flips_top_bit = false;  // unsigned bytes are signed ones in the layout, 128 less
+
   int64_t num_blocks() const { return (cols + block_cols - 1) / block_cols; }
+  // Once all the rest is there. Reads scales of float32 and zero points.
+  void choose_layout();
+
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override;
+  const CodeFormat* code_format() const override { return layout ? &*layout : nullptr; }
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override;
+  void read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const override;
+
+ private:
+  struct Block {
+    float stored_scale = 0;
+    float scale = 0;  // with the global one
+    float zero = 0;
+  };
+  Block read_block(int64_t row, int64_t block) const;
 };
 
 }  // namespace nanovllm

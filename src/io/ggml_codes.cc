@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "io/coded_matrix.h"
 #include "io/ggml_formats.h"
 #include "io/ggml_unpack.h"
 
@@ -14,12 +15,6 @@ template <int kBits, int kOffset>
 constexpr auto kIntegers = [] {
   std::array<float, 1 << kBits> values{};
   for (int i = 0; i < 1 << kBits; ++i) values[i] = static_cast<float>(i - kOffset);
-  return values;
-}();
-
-constexpr auto kSignedBytes = [] {
-  std::array<float, 256> values{};
-  for (int i = 0; i < 256; ++i) values[i] = static_cast<float>(static_cast<int8_t>(i));
   return values;
 }();
 
@@ -108,7 +103,7 @@ constexpr GgmlCodes kCodes[] = {
     {7, group_codes(5, kIntegers<5, 0>.data(), kMinimum), unpack_q45<true, true>,
      read_scale_and_minimum},
     {8,
-     {WeightLayout::kByte, 8, kSignedBytes.data(), kSmall},
+     {WeightLayout::kByte, 8, kSignedCodes.data(), kSmall},
      [](const uint8_t* block, uint8_t* codes) { std::memcpy(codes, block + 2, kSmall); },
      read_one_scale},
     // Codes of 2 and 3 bits take 4.

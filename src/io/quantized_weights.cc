@@ -232,12 +232,15 @@ class MatrixReader {
   }
 
   QuantizedMatrix finish(std::string format) {
+    coded_->choose_layout();
+    std::string no_layout_because = coded_->no_layout_because;
     return {.name = coded_->name,
             .parts = std::move(parts_),
             .format = std::move(format),
             .rows = coded_->rows,
             .cols = coded_->cols,
-            .decoder = std::move(coded_)};
+            .decoder = std::move(coded_),
+            .no_layout_because = std::move(no_layout_because)};
   }
 
   const RawTensors& tensors_;
@@ -289,13 +292,15 @@ QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
                    .type = NumberGrid::Type::kBytes,
                    .row_stride = shape[2],
                    .values = &kE8m0Codes};
+  coded->choose_layout();
   QuantizedMatrix matrix = {.name = module + ".weight",
                             .parts = {name, scales->first},
                             .format = "MXFP4",
                             .rows = shape[1],
                             .cols = coded->cols,
                             .stack_size = shape[0],
-                            .decoder = nullptr};
+                            .decoder = nullptr,
+                            .no_layout_because = {}};
   matrix.decoder = std::move(coded);
   return matrix;
 }

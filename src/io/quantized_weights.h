@@ -32,6 +32,7 @@ struct QuantizedMatrix {
   int64_t cols = 0;
   int64_t stack_size = 0;                  // of a stack, the matrices; 0 = one
   std::unique_ptr<MatrixDecoder> decoder;  // reads the tensors' data
+  std::string no_layout_because;           // see CodedMatrix
 };
 
 // MXFP4 is gpt-oss's: stacks of matrices NAME that are NAME_blocks and NAME_scales.

@@ -1,5 +1,6 @@
 #include "io/quantized_weights.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/code_format_testing.h"
 #include "base/testing.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -79,12 +81,27 @@ TEST_P(QuantizedGolden, DecodesToThePackagesNumbersBitForBit) {
         expect_equal(matrix, row, begin, count, values + row * cols);
       }
     }
+    if (matrix.decoder->code_format() != nullptr) {
+      test::expect_codes_decode_the_same(*matrix.decoder, rows, cols);
+    }
   }
   EXPECT_TRUE(store.unused().empty()) << store.unused()[0];
 }
 
 INSTANTIATE_TEST_SUITE_P(All, QuantizedGolden, ::testing::ValuesIn(golden_names()),
                          [](const auto& test) { return test.param; });
+
+// "group 4/128 float16 zero", or why there is none.
+std::string layout_of(const QuantizedMatrix& matrix) {
+  const CodeFormat* codes = matrix.decoder->code_format();
+  EXPECT_EQ(codes == nullptr, !matrix.no_layout_because.empty());
+  if (codes == nullptr) return matrix.no_layout_because;
+  std::string text = fmt::format("{} {}/{} {}", to_string(codes->layout), codes->code_bits,
+                                 codes->group_columns, to_string(codes->scale_dtype));
+  if (codes->factor != 1) text += codes->divides_by_factor ? " over factor" : " times factor";
+  if (codes->offset == CodeFormat::Offset::kZero) text += " zero";
+  return text;
+}
 
 TEST(QuantizedWeights, FormatsCountAllTheBytesOfAMatrix) {
   const std::string folder = golden_folder("mixed");
@@ -142,8 +159,29 @@ struct Checkpoint {
     return error_of([&] { decode_all(folder, module); });
   }
 
+  std::string layout() const {
+    const TempDir dir;
+    std::string text;
+    for_each_matrix(write(dir), "model.layers.0.mlp.up_proj",
+                    [&](const QuantizedMatrix& matrix) { text = layout_of(matrix); });
+    return text;
+  }
+
+  // By codes and scales as well, where it has them.
   static void decode_all(const std::string& folder,
                          const std::string& module = "model.layers.0.mlp.up_proj") {
+    for_each_matrix(folder, module, [](const QuantizedMatrix& matrix) {
+      std::vector<float> row(static_cast<size_t>(matrix.cols));
+      for (int64_t r = 0; r < matrix.rows; ++r) {
+        matrix.decoder->decode(r, 0, matrix.cols, row.data());
+      }
+      if (matrix.decoder->code_format() == nullptr) return;
+      test::expect_codes_decode_the_same(*matrix.decoder, matrix.rows, matrix.cols);
+    });
+  }
+
+  template <typename Use>
+  static void for_each_matrix(const std::string& folder, const std::string& module, Use use) {
     const MappedFile file(folder + "/model.safetensors");
     RawTensors raw;
     for (const auto& entry : parse_safetensors_header(file.bytes(), "file")) {
@@ -151,11 +189,7 @@ struct Checkpoint {
                          file.bytes().subspan(entry.begin, entry.end - entry.begin)};
     }
     for (const QuantizedMatrix& matrix : find_quantized_matrices(raw, *config_of(folder))) {
-      if (matrix.name != module + ".weight") continue;
-      std::vector<float> row(static_cast<size_t>(matrix.cols));
-      for (int64_t r = 0; r < matrix.rows; ++r) {
-        matrix.decoder->decode(r, 0, matrix.cols, row.data());
-      }
+      if (matrix.name == module + ".weight") use(matrix);
     }
   }
 
@@ -169,6 +203,98 @@ struct Checkpoint {
   Json config;
   std::map<std::string, Tensor> tensors;
 };
+
+TEST(QuantizedWeights, EveryFormatHasTheLayoutOfItsCodes) {
+  const auto layout = [](const std::string& name) { return Checkpoint(name).layout(); };
+  EXPECT_EQ(layout("awq"), "group 4/32 float16 zero");
+  EXPECT_EQ(layout("awq_channel"), "group 4/128 float16 zero");
+  EXPECT_EQ(layout("fp8_block"), "its groups have 24 columns, no multiple of 16");
+  EXPECT_EQ(layout("fp8_channel"), "byte 8/64 bfloat16");
+  EXPECT_EQ(layout("fp8_fine_grained"), "byte 8/32 float32");
+  EXPECT_EQ(layout("fp8_per_tensor"), "byte 8/32 float32");
+  EXPECT_EQ(layout("fp8_tensor"), "byte 8/24 float32");
+  EXPECT_EQ(layout("gptq_channel"), "group 4/128 float16 zero");
+  EXPECT_EQ(layout("gptq_int8_v1"), "byte 8/64 float16 zero");
+  EXPECT_EQ(layout("gptq_v1"), "group 4/32 float16 zero");
+  EXPECT_EQ(layout("gptq_v2_g_idx"), "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(layout("int8_channel"), "byte 8/64 bfloat16");
+  EXPECT_EQ(layout("int8_group_zeros"), "byte 8/32 bfloat16 zero");
+  EXPECT_EQ(layout("int8_tensor_zeros"), "byte 8/24 float32 zero");
+  EXPECT_EQ(layout("modelopt_fp8"), "byte 8/24 float32");
+  EXPECT_EQ(layout("modelopt_nvfp4"), "group 4/16 bfloat16 times factor");
+  EXPECT_EQ(layout("nvfp4"), "group 4/16 bfloat16 over factor");
+  EXPECT_EQ(layout("pack_int4_channel"), "group 4/128 bfloat16");
+  EXPECT_EQ(layout("pack_int4_g_idx"), "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(layout("pack_int4_group"), "group 4/32 bfloat16");
+  EXPECT_EQ(layout("pack_int4_zeros"), "group 4/32 float16 zero");
+  EXPECT_EQ(layout("pack_int8_zeros"), "byte 8/32 bfloat16 zero");
+}
+
+// Scales of float32 have a layout where a type of 16 bits holds each of them.
+TEST(QuantizedWeights, ScalesOfFloat32HaveALayoutWhereNothingIsLost) {
+  const auto layout = [](float scale, const char* name = "pack_int4_group") {
+    Checkpoint checkpoint(name);
+    std::vector<float> scales(48, 0.5f);
+    scales[31] = scale;
+    auto& part = checkpoint.part("weight_scale");
+    part.type = "F32";
+    part.data.assign(reinterpret_cast<const char*>(scales.data()), 4 * scales.size());
+    return checkpoint.layout();
+  };
+  EXPECT_EQ(layout(0x1p-100f), "group 4/32 bfloat16");
+  EXPECT_EQ(layout(1.0f + 0x1p-7f), "group 4/32 bfloat16");
+  EXPECT_EQ(layout(1.0f + 0x1p-10f), "group 4/32 float16");
+  EXPECT_EQ(layout(65504), "group 4/32 float16");
+  EXPECT_EQ(layout(0x1p-24f * 257), "group 4/32 float16");
+  const std::string none = "its scales are float32 that neither float16 nor bfloat16 holds";
+  EXPECT_EQ(layout(1.0f + 0x1p-11f), none);
+  EXPECT_EQ(layout(65535), none);
+  EXPECT_EQ(layout(0x1p-25f * 257), none);
+  EXPECT_EQ(layout(1.0f + 0x1p-11f, "int8_group_zeros"), "byte 8/32 float32 zero");
+}
+
+// AWQ and GPTQ have zero points in any case, which are all the same if codes are symmetric.
+TEST(QuantizedWeights, AZeroPointThatAllGroupsShareIsInTheValuesOfCodes) {
+  const auto with_zeros = [](const char* name, int zeros) {
+    Checkpoint checkpoint(name);
+    std::string& data = checkpoint.part("qzeros").data;
+    data.assign(data.size(), static_cast<char>(zeros));
+    const TempDir dir;
+    Checkpoint::decode_all(checkpoint.write(dir));
+    return checkpoint.layout();
+  };
+  EXPECT_EQ(with_zeros("awq", 0x88), "group 4/32 float16");
+  EXPECT_EQ(with_zeros("awq", 0x00), "group 4/32 float16");
+  EXPECT_EQ(with_zeros("awq", 0x77), "group 4/32 float16 zero");
+  EXPECT_EQ(with_zeros("gptq_v1", 0x77), "group 4/32 float16");
+  EXPECT_EQ(with_zeros("gptq_int8_v1", 0x7f), "byte 8/64 float16");
+  EXPECT_EQ(with_zeros("gptq_int8_v1", 0x80), "byte 8/64 float16 zero");
+}
+
+TEST(QuantizedWeights, Mxfp4HasALayout) {
+  std::mt19937 random(3);
+  std::vector<std::byte> codes(size_t{2} * 3 * 4 * 16), scales(size_t{2} * 3 * 4);
+  for (std::byte& byte : codes) byte = static_cast<std::byte>(random() & 255);
+  for (std::byte& byte : scales) byte = static_cast<std::byte>(random() % 255);
+  scales[0] = std::byte{0};
+  const RawTensors tensors = {{"experts.down_proj_blocks", {"file", "U8", {2, 3, 4, 16}, codes}},
+                              {"experts.down_proj_scales", {"file", "U8", {2, 3, 4}, scales}}};
+  const auto matrices =
+      find_quantized_matrices(tensors, {.method = QuantizationMethod::kMxfp4, .where = "config"});
+  ASSERT_EQ(matrices.size(), 1u);
+  EXPECT_EQ(layout_of(matrices[0]), "group 4/32 bfloat16");
+  test::expect_codes_decode_the_same(*matrices[0].decoder, 6, 128);
+}
+
+TEST(QuantizedWeights, MatricesWithoutLayoutAreCountedByReason) {
+  const std::string folder = golden_folder("gptq_v2_g_idx");
+  const auto matrices = WeightStore(folder, config_of(folder)).without_layout();
+  ASSERT_EQ(matrices.size(), 1u);
+  EXPECT_EQ(matrices[0].because, "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(matrices[0].num_matrices, 1);
+  const std::string other = golden_folder("gptq_v1");
+  EXPECT_TRUE(WeightStore(other, config_of(other)).without_layout().empty());
+}
 
 TEST(QuantizedWeights, AMatrixMayLieInSeveralFiles) {
   const std::string folder = golden_folder("pack_int4_group");

@@ -153,6 +153,19 @@ class WeightStore::Impl {
     return formats;
   }
 
+  std::vector<MatricesWithoutLayout> without_layout() const {
+    std::map<std::string, int64_t> counts;
+    for (const auto& [name, item] : items_) {
+      if (!item.no_layout_because.empty()) {
+        counts[item.no_layout_because] += item.tensor.shape.size() == 3 ? item.tensor.shape[0] : 1;
+      }
+    }
+    std::vector<MatricesWithoutLayout> matrices;
+    matrices.reserve(counts.size());
+    for (const auto& [because, count] : counts) matrices.push_back({because, count});
+    return matrices;
+  }
+
  private:
   struct Piece {
     const void* data = nullptr;
@@ -177,6 +190,7 @@ class WeightStore::Impl {
     std::string format;
     bool is_known = true;  // plain numbers, or such as have a decoder
     std::unique_ptr<MatrixDecoder> decoder;
+    std::string no_layout_because;  // of a quantised one
     std::atomic<bool> used = false;
     std::vector<std::byte> copy;  // of a tensor that lies at an odd address
   };
@@ -292,6 +306,7 @@ class WeightStore::Impl {
       item.pieces = std::move(pieces);
       item.format = std::move(matrix.format);
       item.decoder = std::move(matrix.decoder);
+      item.no_layout_because = std::move(matrix.no_layout_because);
       item.tensor = {
           .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
       if (matrix.stack_size > 0) {
@@ -382,5 +397,8 @@ std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 std::vector<std::string> WeightStore::ignored_parts() const { return impl_->ignored_parts(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
 std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }
+std::vector<MatricesWithoutLayout> WeightStore::without_layout() const {
+  return impl_->without_layout();
+}
 
 }  // namespace nanovllm

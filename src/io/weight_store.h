@@ -28,6 +28,12 @@ struct StoredTensor {
   const MatrixSource* source = nullptr;    // never null
 };
 
+// Quantised matrices that products can't compute with in their codes.
+struct MatricesWithoutLayout {
+  std::string because;  // "its ..."
+  int64_t num_matrices = 0;
+};
+
 // The tensors of a model: of model.safetensors, of the shards of model.safetensors.index.json, or
 // of a GGUF file, under Hugging Face's names in any case. A quantised matrix is one tensor
 // NAME.weight, whatever it is made of. Thread-safe after construction.
@@ -54,6 +60,8 @@ class WeightStore {
   int64_t total_bytes() const;
   // Those with the most bytes first.
   std::vector<WeightFormat> formats() const;
+  // By reason.
+  std::vector<MatricesWithoutLayout> without_layout() const;
 
  private:
   class Impl;
