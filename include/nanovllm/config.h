@@ -58,6 +58,13 @@ struct EngineConfig {
   int first_gpu = 0;
   // "auto" (the checkpoint's type), "bfloat16" or "float32".
   std::string dtype = "auto";
+  // "auto": quantised weights stay in their codes where kernels compute with them. "bfloat16": all
+  // are decoded to `dtype` while they are loaded, which takes more memory and is for comparisons.
+  std::string weight_layout = "auto";
+  // Rounds weights that are not quantised while they are loaded: "int8" or "int4", in groups of 32
+  // columns, or "fp8", a scale a row; the head is int8. Embeddings, norms and routers stay. Empty =
+  // weights are what the checkpoint has.
+  std::string quantization;
   // A request without a seed gets one made from this number and its id.
   int64_t seed = 0;
   // CPU threads, at most 1,024; 0 = as many as affinity and cgroup limits allow.

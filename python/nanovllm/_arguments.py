@@ -50,7 +50,6 @@ _ENGINE = {
     "model_impl": Elsewhere("families are compiled in", ("auto", "vllm")),
     "generation_config": Elsewhere("give SamplingParams to each call", ("auto",)),
     "override_generation_config": Elsewhere("change what get_default_sampling_params() gives", (None, {})),
-    "quantization": Elsewhere("the checkpoint says how it is quantized"),
     "load_format": Elsewhere("safetensors and GGUF are recognised", ("auto", "safetensors")),
     "revision": Elsewhere("write it after the model's name"),
     "code_revision": Elsewhere("no code of a model is ever run"),

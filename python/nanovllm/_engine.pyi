@@ -110,6 +110,8 @@ class EngineArgs(TypedDict, total=False):
     """The keywords of LLM, LLMEngine and AsyncLLM; None is the default."""
     device: str | None
     dtype: str | None
+    weight_layout: str | None
+    quantization: str | None
     num_threads: int | None
     max_model_len: int | None
     max_num_seqs: int | None

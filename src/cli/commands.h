@@ -22,6 +22,7 @@ Command add_bench_serve(CLI::App& app);
 Command add_info(CLI::App& app);
 Command add_serve(CLI::App& app, const std::vector<std::string>& words);
 Command add_tokenize(CLI::App& app);
+Command add_quantize(CLI::App& app);
 Command add_pull(CLI::App& app);
 Command add_list(CLI::App& app);
 Command add_remove(CLI::App& app);

@@ -208,6 +208,7 @@ int main(int argc, char** argv) {
           [&](CLI::App& command) { return add_serve(command, words); });
   declare(app, "info", "what a model needs and what the engine would do with it", add_info);
   declare(app, "tokenize", "text to token ids, or ids to text", add_tokenize);
+  declare(app, "quantize", "write a model in fewer bits", add_quantize);
   declare(app, "pull", "fetch a model from the hub, or what is new in it", add_pull);
   declare(app, "list", "the models that were pulled", add_list);
   declare(app, "rm", "remove models that were pulled", add_remove);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/rounded_matrix.h"
 
 namespace nanovllm {
 
@@ -63,6 +64,13 @@ void EngineConfig::validate() const {
   check_choice("device", device, {"auto", "cpu", "cuda"});
   check_range("first_gpu", first_gpu, 0, 1 << 16);
   check_choice("dtype", dtype, {"auto", "bfloat16", "float32"});
+  check_choice("weight_layout", weight_layout, {"auto", "bfloat16"});
+  if (!quantization.empty() && !parse_rounded_format(quantization)) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "quantization must be one of int8, int4, fp8, got \"{}\"; a checkpoint that is "
+                "quantised tells itself how: leave it out",
+                quantization);
+  }
   check_range("num_threads (0 for as many as allowed)", num_threads, 0, 1024);
 }
 

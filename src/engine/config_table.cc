@@ -8,6 +8,11 @@ std::span<const ConfigField> config_table() {
   static constexpr ConfigField kTable[] = {
       {"device", &C::device, "auto, cpu or, where the build has it, cuda"},
       {"dtype", &C::dtype, "auto (the checkpoint's), bfloat16 or float32"},
+      {"weight_layout", &C::weight_layout,
+       "auto (quantised weights stay so where kernels take them) or bfloat16 (all are decoded while they "
+       "are loaded)"},
+      {"quantization", &C::quantization,
+       "rounds the weights of a checkpoint that is not quantised: int8, int4 or fp8"},
       {"num_threads", &C::num_threads,
        "CPU threads; 0 = as many as affinity and cgroup limits allow"},
       {"max_model_len", &C::max_model_len,

@@ -83,16 +83,16 @@ void CodedMatrix::choose_layout() {
                        .factor = global_scale,
                        .divides_by_factor = divides_by_global_scale};
   if (!block_of_col.empty()) {
-    no_layout_because = "its groups of columns are shuffled (g_idx)";
+    no_layout_because = "groups of columns are shuffled (g_idx)";
     return;
   }
   if (format.group_columns == 0) {
-    no_layout_because = fmt::format("its groups have {} columns, no multiple of 16", block_cols);
+    no_layout_because = fmt::format("groups have {} columns, no multiple of 16", block_cols);
     return;
   }
   const auto scale_type = has_bytes ? type_of(scales) : small_type_of(scales, rows, num_blocks());
   if (!scale_type) {
-    no_layout_because = "its scales are float32 that neither float16 nor bfloat16 holds";
+    no_layout_because = "scales are float32 that neither float16 nor bfloat16 holds";
     return;
   }
   format.scale_dtype = *scale_type;
@@ -103,7 +103,7 @@ void CodedMatrix::choose_layout() {
     is_one_zero = holds_for_all(zeros, rows, num_blocks(), [=](float z) { return z == one_zero; });
   }
   if (!is_integer && !(is_one_zero && one_zero == 0)) {
-    no_layout_because = "its floating-point codes have zero points";
+    no_layout_because = "floating-point codes have zero points";
     return;
   }
   if (has_bytes && codes.values == &kUnsignedCodes) {

@@ -208,7 +208,7 @@ TEST(QuantizedWeights, EveryFormatHasTheLayoutOfItsCodes) {
   const auto layout = [](const std::string& name) { return Checkpoint(name).layout(); };
   EXPECT_EQ(layout("awq"), "group 4/32 float16 zero");
   EXPECT_EQ(layout("awq_channel"), "group 4/128 float16 zero");
-  EXPECT_EQ(layout("fp8_block"), "its groups have 24 columns, no multiple of 16");
+  EXPECT_EQ(layout("fp8_block"), "groups have 24 columns, no multiple of 16");
   EXPECT_EQ(layout("fp8_channel"), "byte 8/64 bfloat16");
   EXPECT_EQ(layout("fp8_fine_grained"), "byte 8/32 float32");
   EXPECT_EQ(layout("fp8_per_tensor"), "byte 8/32 float32");
@@ -216,7 +216,7 @@ TEST(QuantizedWeights, EveryFormatHasTheLayoutOfItsCodes) {
   EXPECT_EQ(layout("gptq_channel"), "group 4/128 float16 zero");
   EXPECT_EQ(layout("gptq_int8_v1"), "byte 8/64 float16 zero");
   EXPECT_EQ(layout("gptq_v1"), "group 4/32 float16 zero");
-  EXPECT_EQ(layout("gptq_v2_g_idx"), "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(layout("gptq_v2_g_idx"), "groups of columns are shuffled (g_idx)");
   EXPECT_EQ(layout("int8_channel"), "byte 8/64 bfloat16");
   EXPECT_EQ(layout("int8_group_zeros"), "byte 8/32 bfloat16 zero");
   EXPECT_EQ(layout("int8_tensor_zeros"), "byte 8/24 float32 zero");
@@ -224,7 +224,7 @@ TEST(QuantizedWeights, EveryFormatHasTheLayoutOfItsCodes) {
   EXPECT_EQ(layout("modelopt_nvfp4"), "group 4/16 bfloat16 times factor");
   EXPECT_EQ(layout("nvfp4"), "group 4/16 bfloat16 over factor");
   EXPECT_EQ(layout("pack_int4_channel"), "group 4/128 bfloat16");
-  EXPECT_EQ(layout("pack_int4_g_idx"), "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(layout("pack_int4_g_idx"), "groups of columns are shuffled (g_idx)");
   EXPECT_EQ(layout("pack_int4_group"), "group 4/32 bfloat16");
   EXPECT_EQ(layout("pack_int4_zeros"), "group 4/32 float16 zero");
   EXPECT_EQ(layout("pack_int8_zeros"), "byte 8/32 bfloat16 zero");
@@ -246,7 +246,7 @@ TEST(QuantizedWeights, ScalesOfFloat32HaveALayoutWhereNothingIsLost) {
   EXPECT_EQ(layout(1.0f + 0x1p-10f), "group 4/32 float16");
   EXPECT_EQ(layout(65504), "group 4/32 float16");
   EXPECT_EQ(layout(0x1p-24f * 257), "group 4/32 float16");
-  const std::string none = "its scales are float32 that neither float16 nor bfloat16 holds";
+  const std::string none = "scales are float32 that neither float16 nor bfloat16 holds";
   EXPECT_EQ(layout(1.0f + 0x1p-11f), none);
   EXPECT_EQ(layout(65535), none);
   EXPECT_EQ(layout(0x1p-25f * 257), none);
@@ -290,7 +290,7 @@ TEST(QuantizedWeights, MatricesWithoutLayoutAreCountedByReason) {
   const std::string folder = golden_folder("gptq_v2_g_idx");
   const auto matrices = WeightStore(folder, config_of(folder)).without_layout();
   ASSERT_EQ(matrices.size(), 1u);
-  EXPECT_EQ(matrices[0].because, "its groups of columns are shuffled (g_idx)");
+  EXPECT_EQ(matrices[0].because, "groups of columns are shuffled (g_idx)");
   EXPECT_EQ(matrices[0].num_matrices, 1);
   const std::string other = golden_folder("gptq_v1");
   EXPECT_TRUE(WeightStore(other, config_of(other)).without_layout().empty());

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "io/file.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -19,6 +20,7 @@ namespace {
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
+constexpr int64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxRank = 8;
 
 struct ElementType {
@@ -282,6 +284,28 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte
     entry.end += data_begin;
   }
   return entries;
+}
+
+std::map<std::string, std::string> read_safetensors_index(const std::string& path) {
+  const Json document = parse_json(read_text_file(path, kMaxIndexBytes), path);
+  const Json* weight_map = JsonFields(document, path).find("weight_map");
+  if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {
+    throw_error(ErrorCode::kCorruptData, "{}: has no weight_map of tensor names and files", path);
+  }
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [name, value] : weight_map->items()) {
+    const std::string shard = value.is_string() ? value.get<std::string>() : "";
+    // Shards lie beside the index: a path could lead anywhere on the machine.
+    if (shard.empty() || shard == "." || shard == ".." ||
+        shard.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: tensor {} is said to be in \"{}\", expected the name of a file in the same "
+                  "folder",
+                  path, printable(name), printable(shard));
+    }
+    shard_of[name] = shard;
+  }
+  return shard_of;
 }
 
 }  // namespace nanovllm

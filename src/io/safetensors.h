@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +29,10 @@ struct SafetensorsEntry {
 // Throws Error: kCorruptData, kUnsupported (a dtype of unknown size).
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte> file,
                                                        const std::string& path);
+
+// What model.safetensors.index.json says: of each tensor's name the file's, which lies beside the
+// index. Throws Error(kCorruptData).
+std::map<std::string, std::string> read_safetensors_index(const std::string& path);
 
 // What is said of a tensor that is not BF16, F16 or F32 and no part of a quantised matrix.
 [[noreturn]] void refuse_dtype(const std::string& path, std::string_view tensor,

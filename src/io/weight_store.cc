@@ -26,31 +26,6 @@
 namespace nanovllm {
 namespace {
 
-constexpr int64_t kMaxIndexBytes = 100'000'000;
-
-// What model.safetensors.index.json says: tensor name -> shard file name.
-std::map<std::string, std::string> read_index(const std::string& path) {
-  const Json document = parse_json(read_text_file(path, kMaxIndexBytes), path);
-  const Json* weight_map = JsonFields(document, path).find("weight_map");
-  if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {
-    throw_error(ErrorCode::kCorruptData, "{}: has no weight_map of tensor names and files", path);
-  }
-  std::map<std::string, std::string> shard_of;
-  for (const auto& [name, value] : weight_map->items()) {
-    const std::string shard = value.is_string() ? value.get<std::string>() : "";
-    // Shards lie beside the index: a path could lead anywhere on the machine.
-    if (shard.empty() || shard == "." || shard == ".." ||
-        shard.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
-      throw_error(ErrorCode::kCorruptData,
-                  "{}: tensor {} is said to be in \"{}\", expected the name of a file in the same "
-                  "folder",
-                  path, printable(name), printable(shard));
-    }
-    shard_of[name] = shard;
-  }
-  return shard_of;
-}
-
 // The name that a text model has for a tensor of a multimodal one's text part; empty for others.
 std::string name_in_text_part(const std::string& name) {
   constexpr std::string_view kOuter = "language_model.", kInner = "model.language_model.";
@@ -153,6 +128,16 @@ class WeightStore::Impl {
     return formats;
   }
 
+  std::string quantised_format() const {
+    for (const WeightFormat& format : formats()) {
+      const bool is_quantised = std::ranges::any_of(items_, [&](const auto& item) {
+        return item.second.is_quantised && item.second.format == format.name;
+      });
+      if (is_quantised) return format.name;
+    }
+    return "";
+  }
+
   std::vector<MatricesWithoutLayout> without_layout() const {
     std::map<std::string, int64_t> counts;
     for (const auto& [name, item] : items_) {
@@ -190,7 +175,8 @@ class WeightStore::Impl {
     std::string format;
     bool is_known = true;  // plain numbers, or such as have a decoder
     std::unique_ptr<MatrixDecoder> decoder;
-    std::string no_layout_because;  // of a quantised one
+    bool is_quantised = false;
+    std::string no_layout_because;
     std::atomic<bool> used = false;
     std::vector<std::byte> copy;  // of a tensor that lies at an odd address
   };
@@ -226,6 +212,7 @@ class WeightStore::Impl {
         item.tensor.shape.insert(item.tensor.shape.begin(), 1);
       }
       if (format.plain) continue;
+      item.is_quantised = true;
       const std::vector<int64_t>& shape = item.tensor.shape;
       if (shape.size() != 2 && shape.size() != 3) {
         throw_error(ErrorCode::kUnsupported,
@@ -263,7 +250,7 @@ class WeightStore::Impl {
   }
 
   void add_shards(const std::string& index) {
-    const std::map<std::string, std::string> shard_of = read_index(index);
+    const std::map<std::string, std::string> shard_of = read_safetensors_index(index);
     std::set<std::string> shards;
     for (const auto& [name, shard] : shard_of) shards.insert(shard);
     for (const std::string& shard : shards) {
@@ -306,6 +293,7 @@ class WeightStore::Impl {
       item.pieces = std::move(pieces);
       item.format = std::move(matrix.format);
       item.decoder = std::move(matrix.decoder);
+      item.is_quantised = true;
       item.no_layout_because = std::move(matrix.no_layout_because);
       item.tensor = {
           .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
@@ -397,6 +385,7 @@ std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 std::vector<std::string> WeightStore::ignored_parts() const { return impl_->ignored_parts(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
 std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }
+std::string WeightStore::quantised_format() const { return impl_->quantised_format(); }
 std::vector<MatricesWithoutLayout> WeightStore::without_layout() const {
   return impl_->without_layout();
 }

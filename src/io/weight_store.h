@@ -30,7 +30,7 @@ struct StoredTensor {
 
 // Quantised matrices that products can't compute with in their codes.
 struct MatricesWithoutLayout {
-  std::string because;  // "its ..."
+  std::string because;  // "groups of columns are shuffled (g_idx)"
   int64_t num_matrices = 0;
 };
 
@@ -60,6 +60,8 @@ class WeightStore {
   int64_t total_bytes() const;
   // Those with the most bytes first.
   std::vector<WeightFormat> formats() const;
+  // The quantised one with the most bytes; empty = all tensors are plain numbers.
+  std::string quantised_format() const;
   // By reason.
   std::vector<MatricesWithoutLayout> without_layout() const;
 

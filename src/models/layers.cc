@@ -251,8 +251,8 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
   const ExpertsConfig& sizes = config.experts;
   const std::string router = name + "." + options.router;
   Experts experts;
-  experts.router = loader.matrix({MatrixSlice::whole(router, sizes.num, config.hidden_size)},
-                                 options.has_biases);
+  experts.router = loader.exact_matrix(MatrixSlice::whole(router, sizes.num, config.hidden_size),
+                                       options.has_biases);
   experts.routing = {.score = options.score,
                      .num_groups = sizes.num_groups,
                      .num_active_groups = sizes.num_active_groups,
@@ -270,7 +270,7 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
     experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false, false);
     if (options.has_shared_gate) {
       experts.shared_gate =
-          loader.matrix({MatrixSlice::whole(shared + "_gate", 1, config.hidden_size)}, false);
+          loader.exact_matrix(MatrixSlice::whole(shared + "_gate", 1, config.hidden_size), false);
     }
   }
   return experts;

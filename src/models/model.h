@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/model_config.h"
+#include "io/rounded_matrix.h"
 #include "io/weight_store.h"
 #include "ops/backend.h"
 #include "ops/stack_work.h"
@@ -32,6 +34,10 @@ struct ModelContext {
   int num_loading_threads;
   // true: a rank has some experts whole, not a slice of each.
   bool expert_parallel = false;
+  // Products compute with the codes of quantised weights where the backend can.
+  bool keeps_codes = true;
+  // How weights of plain numbers are rounded.
+  std::optional<RoundedFormat> rounding = std::nullopt;
 };
 
 class Model {

@@ -83,7 +83,8 @@ class ModelRig {
   static constexpr int kMaxLength = 320;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
-           int block_size, bool expert_parallel = false)
+           int block_size, bool expert_parallel = false,
+           std::optional<RoundedFormat> rounding = std::nullopt)
       : config_(load_model_config(model_dir)),
         weights_(model_dir, config_.quantization, config_.gguf),
         backend_(std::move(backend)),
@@ -96,7 +97,8 @@ class ModelRig {
                          .max_num_logits = kMaxLogits,
                          .max_model_len = kMaxLength,
                          .num_loading_threads = 2,
-                         .expert_parallel = expert_parallel});
+                         .expert_parallel = expert_parallel,
+                         .rounding = rounding});
     const int blocks_per_sequence = (kMaxLength + block_size - 1) / block_size;
     std::vector<int32_t> blocks(static_cast<size_t>(kMaxSequences) * blocks_per_sequence);
     std::iota(blocks.begin(), blocks.end(), 0);

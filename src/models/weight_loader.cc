@@ -25,7 +25,6 @@ HostMatrix whole(const StoredTensor& stored) {
           .interleaved_head = stored.interleaved_head,
           .interleaved_rows = stored.interleaved_head,
           .decoder = stored.decoder,
-          .codes = stored.decoder != nullptr ? stored.decoder->code_format() : nullptr,
           .source = stored.source};
 }
 
@@ -74,10 +73,41 @@ HostMatrix WeightLoader::find(const MatrixSlice& slice) {
   return matrix;
 }
 
+HostMatrix WeightLoader::find_coded(const MatrixSlice& slice,
+                                    std::optional<RoundedFormat> rounding) {
+  HostMatrix matrix = find(slice);
+  const bool has_codes = matrix.decoder != nullptr && matrix.decoder->code_format() != nullptr;
+  if (rounding && !has_codes && RoundedMatrix::can_round(*rounding, slice.cols)) {
+    std::unique_ptr<RoundedMatrix>& rounded = rounded_[{slice.name, *rounding}];
+    if (rounded == nullptr) {
+      const RoundedMatrix::Numbers numbers = {
+          .data = matrix.data,
+          .dtype = matrix.dtype,
+          .decoder = matrix.decoder,
+          .rows = slice.rows * std::max<int64_t>(slice.stack_size, 1),
+          .cols = slice.cols};
+      rounded = std::make_unique<RoundedMatrix>(slice.name + ".weight", numbers, *rounding);
+    }
+    matrix.data = nullptr;
+    matrix.decoder = rounded.get();
+  }
+  if (context_.keeps_codes && matrix.decoder != nullptr) {
+    matrix.codes = matrix.decoder->code_format();
+  }
+  return matrix;
+}
+
+Matrix WeightLoader::exact_matrix(const MatrixSlice& slice, bool bias) {
+  Matrix matrix = {.pieces = {find(slice)}, .bias = {}};
+  if (bias) matrix.bias = bias_of(slice, matrix.pieces.back());
+  weight_bytes_ += static_cast<int64_t>(matrix.bias.size() * sizeof(float));
+  return matrix;
+}
+
 Matrix WeightLoader::matrix(const std::vector<MatrixSlice>& slices, bool bias) {
   Matrix matrix;
   for (const MatrixSlice& slice : slices) {
-    matrix.pieces.push_back(find(slice));
+    matrix.pieces.push_back(find_coded(slice, context_.rounding));
     if (!bias) continue;
     const std::vector<float> values = bias_of(slice, matrix.pieces.back());
     matrix.bias.insert(matrix.bias.end(), values.begin(), values.end());
@@ -133,7 +163,11 @@ void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
 
 void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
                           const EmbeddingTable* tied) {
-  products_.push_back({out, {.pieces = {find(slice)}, .bias = {}}, tied});
+  const auto rounding = context_.rounding ? std::optional(RoundedFormat::kInt8) : std::nullopt;
+  Matrix matrix = {.pieces = {find_coded(slice, rounding)}, .bias = {}};
+  // The table's memory has numbers, which a product in codes does without.
+  if (matrix.pieces[0].codes != nullptr || rounding) tied = nullptr;
+  products_.push_back({out, std::move(matrix), tied});
 }
 
 void WeightLoader::refuse_surplus() const {

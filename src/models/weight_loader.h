@@ -3,9 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/parallel_jobs.h"
@@ -49,6 +52,8 @@ class WeightLoader {
   // split the columns, their products are added up, so only the rank with the first columns gets
   // the bias, the others zeros.
   Matrix matrix(const std::vector<MatrixSlice>& slices, bool bias);
+  // The same of a small one on which much depends, such as a router: in numbers, never rounded.
+  Matrix exact_matrix(const MatrixSlice& slice, bool bias);
   // Of a matrix that another rank holds, only whether it is there.
   void look_for(const std::vector<MatrixSlice>& slices, bool bias);
   // The tensor NAME [size], in float32.
@@ -60,7 +65,7 @@ class WeightLoader {
   // the table stays in the mapped file, in the file's format.
   void table(EmbeddingTable* out, const MatrixSlice& slice);
   // The weight of a product. tied: table() puts the same slice there, and if the backend can, the
-  // product uses that memory.
+  // product uses that memory. A head that is rounded is int8 in any format.
   void linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
               const EmbeddingTable* tied = nullptr);
   // Throws Error(kCorruptData) if the checkpoint has tensors that nobody asked for (except some
@@ -80,6 +85,8 @@ class WeightLoader {
   };
 
   HostMatrix find(const MatrixSlice& slice);
+  // Of a product: in codes where it has some or is to be rounded, nothing else changes.
+  HostMatrix find_coded(const MatrixSlice& slice, std::optional<RoundedFormat> rounding);
   std::vector<float> bias_of(const MatrixSlice& slice, const HostMatrix& weight);
   void refuse_surplus() const;
   void add_table_jobs(WeightStorage& storage);
@@ -89,6 +96,8 @@ class WeightLoader {
   std::vector<Job> jobs_;
   std::vector<EmbeddingTable*> tables_;
   std::vector<Product> products_;
+  // By name and format. What refers to them is used up when finish() returns.
+  std::map<std::pair<std::string, RoundedFormat>, std::unique_ptr<RoundedMatrix>> rounded_;
   std::set<std::string> counted_;  // names of tensors; a tied one is asked for twice
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;

@@ -68,11 +68,7 @@ void ModelRunner::load_model() {
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization,
                                            model_config_.gguf);
-  if (model_config_.quantization && backend_->rank() == 0) {
-    const char* dtype = to_string(dtype_);
-    print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",
-                  model_config_.model_dir, dtype, dtype);
-  }
+  if (backend_->rank() == 0) tell_of_quantised_weights();
   if (const auto parts = weights_->ignored_parts(); !parts.empty() && backend_->rank() == 0) {
     print_message("nanovllm: {}: only the text part is loaded, without {}\n",
                   model_config_.model_dir, fmt::join(parts, ", "));
@@ -86,7 +82,9 @@ void ModelRunner::load_model() {
                        .max_model_len = max_model_len_,
                        .num_loading_threads = threads_of_rank(config_.num_threads, backend_->rank(),
                                                               backend_->world_size()),
-                       .expert_parallel = config_.enable_expert_parallel});
+                       .expert_parallel = config_.enable_expert_parallel,
+                       .keeps_codes = keeps_codes(),
+                       .rounding = rounding()});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
@@ -162,6 +160,38 @@ void ModelRunner::allocate_kv_cache(int num_blocks) {
   kv_caches_ = split_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
   graphs_.emplace(*backend_);  // they hold the addresses of the cache
+}
+
+std::optional<RoundedFormat> ModelRunner::rounding() const {
+  const auto asked = parse_rounded_format(config_.quantization);
+  const std::string format = weights_->quantised_format();
+  if (!asked || format.empty()) return asked;
+  if (format == "FP8" && *asked == RoundedFormat::kFp8) return std::nullopt;
+  throw_error(
+      ErrorCode::kInvalidArgument,
+      "{}: is quantised already, to {}: leave quantization out, or take the model as it was "
+      "before",
+      model_config_.model_dir, format);
+}
+
+void ModelRunner::tell_of_quantised_weights() const {
+  const char* dtype = to_string(dtype_);
+  const std::string& model = model_config_.model_dir;
+  if (!keeps_codes()) {
+    if (!model_config_.quantization) return;
+    print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",
+                  model, dtype, dtype);
+    return;
+  }
+  if (model_config_.quantization) {
+    print_message(
+        "nanovllm: {}: weights stay quantised where kernels take them; activations are {}\n", model,
+        dtype);
+  }
+  for (const auto& [because, count] : weights_->without_layout()) {
+    print_message("nanovllm: {}: {} quantised {} decoded to {} while loading, because {}\n", model,
+                  count, count == 1 ? "matrix is" : "matrices are", dtype, because);
+  }
 }
 
 ContextLimit ModelRunner::context() const {

@@ -64,6 +64,10 @@ class ModelRunner final : public Runner {
   };
 
   void load_model();
+  bool keeps_codes() const { return config_.weight_layout == "auto"; }
+  // Throws Error(kInvalidArgument) where the checkpoint is quantised already.
+  std::optional<RoundedFormat> rounding() const;
+  void tell_of_quantised_weights() const;
   void allocate_slots();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;

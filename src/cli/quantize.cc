@@ -1,0 +1,82 @@
+// `nanovllm quantize`: a folder of a model in fewer bits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "base/message.h"
+#include "cli/commands.h"
+#include "cli/model_option.h"
+#include "cli/terminal.h"
+#include "io/rounded_folder.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm::cli {
+namespace {
+
+struct QuantizeOptions {
+  ModelOption model;
+  std::string out;
+  std::string format;
+  int num_threads = 0;
+  bool quiet = false;
+};
+
+int quantize(const QuantizeOptions& options) {
+  const bool shows_progress = !options.quiet && is_terminal(stderr);
+  const auto show = [&](int64_t done, int64_t total) {
+    if (!shows_progress) return;
+    const double share =
+        static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, total));
+    print_message("\r\x1b[K{}{}", with_bar(options.out, share, fmt::format("{:.0f}%", 100 * share)),
+                  done == total ? "\n" : "");
+  };
+  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const RoundedFolder folder =
+      write_rounded_folder(options.model.path, options.out, *parse_rounded_format(options.format),
+                           options.num_threads > 0 ? options.num_threads : cpus, show);
+  if (folder.num_stacks > 0 && !options.quiet) {
+    print_message(
+        "nanovllm: {} of experts stay as they are, for compressed-tensors has no format for "
+        "them; --quantization rounds them while they are loaded\n",
+        counted(folder.num_stacks, "stack"));
+  }
+  fmt::print("{}: {} matri{} in {}, {}, {:.2f} bits a weight\n", options.out, folder.num_rounded,
+             folder.num_rounded == 1 ? "x" : "ces", options.format, shown_bytes(folder.bytes),
+             static_cast<double>(folder.bytes) * 8 /
+                 static_cast<double>(std::max<int64_t>(1, folder.num_parameters)));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_quantize(CLI::App& app) {
+  auto options = std::make_shared<QuantizeOptions>();
+  options->model.add_to(app);
+  app.add_option("out", options->out,
+                 "the folder that is written; it must not be there, or be empty")
+      ->required();
+  app.add_option("--format", options->format,
+                 "int8 or int4, in groups of 32 columns, or fp8, a scale a row; the head is int8")
+      ->required()
+      ->check(CLI::IsMember({"int8", "int4", "fp8"}))
+      ->option_text("NAME");
+  app.add_option("--num-threads", options->num_threads, "CPU threads; 0 = as many as there are")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+  app.add_flag("-q,--quiet", options->quiet, "no progress display");
+  app.footer(
+      "Rounds the weights of a folder that is not quantised to nearest and writes them in the "
+      "format of compressed-tensors, which transformers and vLLM read as well; the other files "
+      "are copied. Embeddings, norms and routers stay. `--quantization int4` of the other "
+      "commands makes the same codes while a model is loaded, without a folder.\n"
+      "  nanovllm quantize Qwen/Qwen3-0.6B qwen3-int4 --format int4\n"
+      "  nanovllm chat qwen3-int4");
+  return [options] {
+    options->model.find(options->quiet);
+    return quantize(*options);
+  };
+}
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,204 @@
+#include "io/rounded_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/code_format_testing.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/testing.h"
+#include "io/weight_store.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+constexpr RoundedFormat kFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
+                                      RoundedFormat::kFp8};
+
+std::optional<QuantizationConfig> config_of(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  const Json document = parse_json(read_text_file(path), path);
+  return load_quantization_config(JsonFields(document, path), folder);
+}
+
+// A folder with tensors of random numbers.
+struct Checkpoint {
+  explicit Checkpoint(DType dtype) : dtype(dtype) {
+    config = {{"tie_word_embeddings", true}, {"text_config", {{"tie_word_embeddings", true}}}};
+    shapes = {{"model.embed_tokens.weight", {9, 64}},
+              {"model.layers.0.input_layernorm.weight", {64}},
+              {"model.layers.0.self_attn.q_proj.weight", {13, 64}},
+              {"model.layers.0.self_attn.q_proj.bias", {13}},
+              {"model.layers.0.mlp.gate.weight", {4, 64}},
+              {"model.layers.0.mlp.experts.3.down_proj.weight", {64, 96}},
+              {"model.layers.0.mlp.up_proj.weight", {5, 40}},
+              {"model.vision_tower.layers.0.up_proj.weight", {8, 64}}};
+  }
+
+  std::string write() const {
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    nlohmann::ordered_json header;
+    std::string data;
+    for (const auto& [name, shape] : shapes) {
+      int64_t count = 1;
+      for (const int64_t n : shape) count *= n;
+      const size_t begin = data.size();
+      for (int64_t i = 0; i < count; ++i) {
+        const float number = normal(random);
+        // Half of a float32 is a bfloat16; as a float16 these bits are some number, too.
+        const uint16_t bits = static_cast<uint16_t>(to_bfloat16(number).bits & 0xbfff);
+        if (dtype == DType::kFloat32) data.append(reinterpret_cast<const char*>(&number), 4);
+        if (dtype != DType::kFloat32) data.append(reinterpret_cast<const char*>(&bits), 2);
+      }
+      const char* type = dtype == DType::kFloat32   ? "F32"
+                         : dtype == DType::kFloat16 ? "F16"
+                                                    : "BF16";
+      header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    dir.write("model.safetensors", testing::safetensors_bytes(header.dump(), data));
+    dir.write("config.json", config.dump());
+    dir.write("tokenizer.json", "{}");
+    dir.write("pytorch_model.bin", "weights");
+    return dir.path();
+  }
+
+  DType dtype;
+  Json config;
+  std::map<std::string, std::vector<int64_t>> shapes;
+  TempDir dir;
+};
+
+RoundedFolder quantize(const std::string& model, const std::string& out, RoundedFormat format) {
+  return write_rounded_folder(model, out, format, 2, [](int64_t, int64_t) {});
+}
+
+// Codes and scales of a matrix that was written, read again, and of one that is rounded on the way.
+void expect_same_codes(const StoredTensor& written, const StoredTensor& numbers,
+                       RoundedFormat format) {
+  const int64_t rows = numbers.shape[0], cols = numbers.shape[1];
+  const RoundedMatrix rounded("m", {numbers.data, numbers.dtype, nullptr, rows, cols}, format);
+  ASSERT_NE(written.decoder, nullptr);
+  const CodeFormat* codes = written.decoder->code_format();
+  ASSERT_NE(codes, nullptr);
+  EXPECT_EQ(codes->layout, rounded.code_format()->layout);
+  EXPECT_EQ(codes->scale_dtype, rounded.code_format()->scale_dtype);
+  EXPECT_EQ(codes->group_columns, rounded.code_format()->group_columns);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<uint8_t> a(static_cast<size_t>(cols)), b(a);
+    written.decoder->read_codes(row, 0, cols, a.data());
+    rounded.read_codes(row, 0, cols, b.data());
+    EXPECT_EQ(a, b);
+    std::vector<float> x(a.size()), y(a.size());
+    written.decoder->decode(row, 0, cols, x.data());
+    rounded.decode(row, 0, cols, y.data());
+    EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * 4), 0);
+  }
+}
+
+TEST(RoundedFolder, IsReadAsTheCodesThatLoadingMakes) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    for (const RoundedFormat format : kFormats) {
+      const Checkpoint checkpoint(dtype);
+      const TempDir out;
+      const std::string model = checkpoint.write(), folder = out.path() + "/new/folder";
+      const RoundedFolder report = quantize(model, folder, format);
+      const WeightStore before(model), after(folder, config_of(folder));
+      const auto expect = [&](const std::string& name, const std::string& from, RoundedFormat as) {
+        SCOPED_TRACE(name);
+        const auto& shape = checkpoint.shapes.at(from);
+        expect_same_codes(after.get(name, shape), before.get(from, shape), as);
+      };
+      expect("model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.weight",
+             format);
+      expect("model.layers.0.mlp.experts.3.down_proj.weight",
+             "model.layers.0.mlp.experts.3.down_proj.weight", format);
+      expect("lm_head.weight", "model.embed_tokens.weight", RoundedFormat::kInt8);
+      // Rows of 40 are no whole groups of 32.
+      const bool is_fp8 = format == RoundedFormat::kFp8;
+      EXPECT_EQ(after.get("model.layers.0.mlp.up_proj.weight", {5, 40}).decoder != nullptr, is_fp8);
+      EXPECT_EQ(report.num_rounded, is_fp8 ? 4 : 3);
+      EXPECT_EQ(report.num_kept, is_fp8 ? 2 : 3);
+      for (const char* name : {"model.embed_tokens.weight", "model.layers.0.mlp.gate.weight",
+                               "model.layers.0.input_layernorm.weight",
+                               "model.vision_tower.layers.0.up_proj.weight"}) {
+        const auto& shape = checkpoint.shapes.at(name);
+        const StoredTensor kept = after.get(name, shape), original = before.get(name, shape);
+        ASSERT_EQ(kept.decoder, nullptr);
+        ASSERT_EQ(kept.bytes, original.bytes);
+        EXPECT_EQ(std::memcmp(kept.data, original.data, static_cast<size_t>(kept.bytes)), 0);
+      }
+    }
+  }
+}
+
+TEST(RoundedFolder, ConfigSaysHowAndOtherFilesAreCopied) {
+  const Checkpoint checkpoint(DType::kBFloat16);
+  const TempDir out;
+  quantize(checkpoint.write(), out.path(), RoundedFormat::kInt4);
+  const Json config = Json::parse(std::ifstream(out.path() + "/config.json"));
+  EXPECT_EQ(config["tie_word_embeddings"], false);
+  EXPECT_EQ(config["text_config"]["tie_word_embeddings"], false);
+  const Json& how = config["quantization_config"];
+  EXPECT_EQ(how["format"], "mixed-precision");
+  EXPECT_EQ(how["config_groups"]["group_0"]["format"], "pack-quantized");
+  EXPECT_EQ(how["config_groups"]["group_1"]["targets"][0], "re:.*lm_head");
+  EXPECT_EQ(how["ignore"],
+            (std::vector<std::string>{"model.layers.0.mlp.gate", "model.layers.0.mlp.up_proj",
+                                      "model.vision_tower.layers.0.up_proj"}));
+  EXPECT_TRUE(std::filesystem::exists(out.path() + "/tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(out.path() + "/pytorch_model.bin"));
+}
+
+TEST(RoundedFolder, AHeadOfItsOwnIsInt8) {
+  Checkpoint checkpoint(DType::kBFloat16);
+  checkpoint.shapes["lm_head.weight"] = {9, 64};
+  const TempDir out;
+  const std::string model = checkpoint.write();
+  quantize(model, out.path(), RoundedFormat::kFp8);
+  const WeightStore before(model), after(out.path(), config_of(out.path()));
+  expect_same_codes(after.get("lm_head.weight", {9, 64}), before.get("lm_head.weight", {9, 64}),
+                    RoundedFormat::kInt8);
+}
+
+TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
+  const Checkpoint checkpoint(DType::kBFloat16);
+  const std::string model = checkpoint.write();
+  const TempDir out;
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    const Error error = error_of([&] { quantize(from, to, RoundedFormat::kInt8); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return std::string(error.what());
+  };
+  EXPECT_EQ(refusal(model, model),
+            model + ": is there already and not an empty folder; remove it or name another");
+  EXPECT_NE(refusal(model + "/tokenizer.json", out.path()).find("is no folder"), std::string::npos);
+  EXPECT_NE(refusal(model + "/nowhere", out.path()).find("it is not there"), std::string::npos);
+  quantize(model, out.path() + "/a", RoundedFormat::kInt8);
+  EXPECT_EQ(refusal(out.path() + "/a", out.path() + "/b"),
+            out.path() + "/a: is quantised already; take the model as it was before");
+  EXPECT_FALSE(std::filesystem::exists(out.path() + "/b"));
+}
+
+TEST(RoundedFolder, WhatEndsItLeavesNoModelBehind) {
+  const Checkpoint checkpoint(DType::kBFloat16);
+  const TempDir out;
+  const auto stop = [](int64_t done, int64_t total) {
+    if (done == total) throw std::runtime_error("stopped");
+  };
+  EXPECT_THROW(write_rounded_folder(checkpoint.write(), out.path(), RoundedFormat::kInt4, 1, stop),
+               std::runtime_error);
+  EXPECT_TRUE(std::filesystem::is_empty(out.path()));
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,264 @@
+#include "io/rounded_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "io/coded_matrix.h"
+#include "io/json.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr float kLargestFp8 = 448;
+constexpr int64_t kGroup = RoundedMatrix::kGroupColumns;
+
+// To the nearest integer, ties to even; of numbers below 2^22 in magnitude. Unlike a call of
+// rint() it is done to many at a time on any instruction set.
+constexpr float kIntegers = 0x1.8p23f;
+float nearest(float number) { return number + kIntegers - kIntegers; }
+
+float clamp(float number, float low, float high) {
+  return number < low ? low : number > high ? high : number;
+}
+
+// Of a float16, ties to even; numbers too large become the largest.
+float nearest_half(float number) {
+  const float magnitude = std::min(std::abs(number), 65504.0f);
+  float rounded = magnitude;
+  if (magnitude < 0x1p-14f) {
+    rounded = nearest(magnitude * 0x1p24f) * 0x1p-24f;
+  } else {
+    const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+    rounded = std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff});
+  }
+  return std::copysign(rounded, number);
+}
+
+// The code of the nearest E4M3, ties to even; numbers too large become the largest.
+uint8_t nearest_fp8(float number) {
+  const float magnitude = std::min(std::abs(number), kLargestFp8);
+  uint32_t code = 0;
+  if (magnitude < 0x1p-6f) {
+    code = static_cast<uint32_t>(nearest(magnitude * 0x1p9f));
+  } else {
+    const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+    code = ((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120 << 3);
+  }
+  return static_cast<uint8_t>(code | (std::signbit(number) ? 0x80 : 0));
+}
+
+float largest_of(const float* numbers, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(numbers[i]));
+  return largest;
+}
+
+// Integers that numbers of a group become, [kGroup] as floats.
+void round_group(const float* numbers, float scale, float low, float high, float* out) {
+  const float factor = scale == 0 ? 0 : 1 / scale;
+  for (int64_t i = 0; i < kGroup; ++i) out[i] = nearest(clamp(numbers[i] * factor, low, high));
+}
+
+// Sums in an order that does not depend on the instruction set.
+template <typename Term>
+float sum_of_group(Term term) {
+  std::array<float, 8> sums{};
+  for (int64_t i = 0; i < kGroup; ++i) sums[static_cast<size_t>(i % 8)] += term(i);
+  float sum = 0;
+  for (const float part : sums) sum += part;
+  return sum;
+}
+
+constexpr float kMost4 = 15;  // of 4 bits
+
+const float* values_of(RoundedFormat format) {
+  switch (format) {
+    case RoundedFormat::kInt8:
+      return kSignedCodes.data();
+    case RoundedFormat::kInt4:
+      return kUnsignedCodes.data();
+    case RoundedFormat::kFp8:
+      return kFp8Codes.data();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::optional<RoundedFormat> parse_rounded_format(std::string_view name) {
+  if (name == "int8") return RoundedFormat::kInt8;
+  if (name == "int4") return RoundedFormat::kInt4;
+  if (name == "fp8") return RoundedFormat::kFp8;
+  return std::nullopt;
+}
+
+RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFormat format)
+    : name_(std::move(name)), numbers_(numbers), format_(format) {
+  NANOVLLM_CHECK(can_round(format, numbers.cols));
+  const bool is_int4 = format == RoundedFormat::kInt4, is_fp8 = format == RoundedFormat::kFp8;
+  const bool is_half = numbers.dtype == DType::kFloat16;
+  layout_ = {.layout = is_int4 ? WeightLayout::kGroup : WeightLayout::kByte,
+             .code_bits = is_int4 ? 4 : 8,
+             .values = values_of(format),
+             .group_columns = is_fp8 ? numbers.cols : kGroup,
+             .scale_dtype = is_half ? DType::kFloat16 : DType::kBFloat16,
+             .offset = is_int4 ? CodeFormat::Offset::kZero : CodeFormat::Offset::kNone};
+  const int64_t steps_of_row = is_fp8 ? 1 : is_int4 ? numbers.cols / kGroup : 0;
+  known_ = std::vector<std::atomic<uint32_t>>(static_cast<size_t>(numbers.rows * steps_of_row));
+}
+
+float RoundedMatrix::to_scale(float number) const {
+  if (number < 0x1p-120f) return 0;  // a float32 must hold its reciprocal
+  return layout_.scale_dtype == DType::kFloat16 ? nearest_half(number)
+                                                : to_float(to_bfloat16(number));
+}
+
+void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float* out) const {
+  if (numbers_.decoder != nullptr) {
+    numbers_.decoder->decode(row, col, count, out);
+  } else {
+    const auto* data = static_cast<const std::byte*>(numbers_.data) +
+                       (row * numbers_.cols + col) * static_cast<int64_t>(size_of(numbers_.dtype));
+    const auto read = [&](auto type, auto to_number) {
+      for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(&type, data + i * static_cast<int64_t>(sizeof type), sizeof type);
+        out[i] = to_number(type);
+      }
+    };
+    if (numbers_.dtype == DType::kFloat32) {
+      read(float(), [](float number) { return number; });
+    } else if (numbers_.dtype == DType::kBFloat16) {
+      read(BFloat16(), [](BFloat16 number) { return to_float(number); });
+    } else {
+      read(uint16_t(), half_to_float);
+    }
+  }
+  const bool all_finite =
+      std::all_of(out, out + count, [](float number) { return std::isfinite(number); });
+  if (all_finite) return;
+  throw_error(ErrorCode::kCorruptData, "tensor {}: row {} has a number that is NaN or infinite",
+              printable(name_), row);
+}
+
+float RoundedMatrix::scale_of_row(int64_t row) const {
+  std::vector<float> numbers(static_cast<size_t>(numbers_.cols));
+  read_numbers(row, 0, numbers_.cols, numbers.data());
+  return to_scale(largest_of(numbers.data(), numbers_.cols) / kLargestFp8);
+}
+
+RoundedMatrix::Step RoundedMatrix::step_of(int64_t row, int64_t group, const float* numbers) const {
+  if (format_ == RoundedFormat::kInt8) {
+    return {.scale = to_scale(largest_of(numbers, kGroup) / 127)};
+  }
+  const bool is_fp8 = format_ == RoundedFormat::kFp8;
+  const int64_t index = is_fp8 ? row : row * (numbers_.cols / kGroup) + group;
+  std::atomic<uint32_t>& known = known_[static_cast<size_t>(index)];
+  uint32_t bits = known.load(std::memory_order_relaxed);
+  if (bits == 0) {
+    const Step step = is_fp8 ? Step{.scale = scale_of_row(row)} : best_step(numbers);
+    bits = std::bit_cast<uint32_t>(step.scale) | 1 | static_cast<uint32_t>(step.zero) << 1;
+    known.store(bits, std::memory_order_relaxed);
+  }
+  return {.scale = std::bit_cast<float>(bits & ~uint32_t{31}),
+          .zero = static_cast<float>(bits >> 1 & 15)};
+}
+
+// The one of several with the least squared error: steps a little smaller than what the largest and
+// the least number need are nearer to the others, and so is the scale that fits the integers best.
+RoundedMatrix::Step RoundedMatrix::best_step(const float* numbers) const {
+  const auto [least, most] = std::minmax_element(numbers, numbers + kGroup);
+  const float low = std::min(*least, 0.0f), range = std::max(*most, 0.0f) - low;
+  Step best;
+  float least_error = INFINITY, integers[kGroup];
+  const auto consider = [&](float scale, float zero) {
+    const Step step = {scale, clamp(zero, 0, kMost4)};
+    round_group(numbers, scale, -step.zero, kMost4 - step.zero, integers);
+    const float error = sum_of_group([&](int64_t i) {
+      const float missed = numbers[i] - scale * integers[i];
+      return missed * missed;
+    });
+    if (error >= least_error) return;
+    least_error = error;
+    best = step;
+  };
+  for (const float steps : {15.0f, 14.3f, 13.6f, 12.9f}) {
+    const float scale = to_scale(range / steps);
+    if (scale == 0) return best;
+    consider(scale, nearest(-low / scale - (kMost4 - steps) / 2));
+  }
+  for (int round = 0; round < 2; ++round) {
+    const Step middle = best;
+    consider(middle.scale, middle.zero - 1);
+    consider(middle.scale, middle.zero + 1);
+    round_group(numbers, best.scale, -best.zero, kMost4 - best.zero, integers);
+    const float product = sum_of_group([&](int64_t i) { return numbers[i] * integers[i]; });
+    const float square = sum_of_group([&](int64_t i) { return integers[i] * integers[i]; });
+    const float fitted = to_scale(product / square);
+    if (fitted > 0) consider(fitted, best.zero);
+  }
+  return best;
+}
+
+// use(numbers, step, first, last, offset): elements [first, last) of a group's numbers are
+// [offset, ...) of those asked for. A row with one scale is used in pieces as long as groups.
+template <typename Use>
+void RoundedMatrix::for_each_group(int64_t row, int64_t col, int64_t count, Use use) const {
+  float numbers[kGroup];
+  for (int64_t done = 0; done < count;) {
+    const int64_t begin = (col + done) / kGroup * kGroup;
+    const int64_t size = std::min(kGroup, numbers_.cols - begin);
+    read_numbers(row, begin, size, numbers);
+    const int64_t first = col + done - begin, last = std::min(size, col + count - begin);
+    use(numbers, step_of(row, begin / kGroup, numbers), first, last, done);
+    done += last - first;
+  }
+}
+
+void RoundedMatrix::read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const {
+  for_each_group(
+      row, col, count,
+      [&](const float* numbers, const Step& step, int64_t first, int64_t last, int64_t offset) {
+        uint8_t* to = out + offset - first;
+        if (format_ == RoundedFormat::kFp8) {
+          const float factor = step.scale == 0 ? 0 : 1 / step.scale;
+          for (int64_t i = first; i < last; ++i) to[i] = nearest_fp8(numbers[i] * factor);
+          return;
+        }
+        const bool is_int4 = format_ == RoundedFormat::kInt4;
+        const float low = is_int4 ? -step.zero : -127, high = is_int4 ? kMost4 - step.zero : 127;
+        float integers[kGroup];
+        round_group(numbers, step.scale, low, high, integers);
+        for (int64_t i = first; i < last; ++i) {
+          to[i] = static_cast<uint8_t>(static_cast<int>(integers[i] + step.zero));
+        }
+      });
+}
+
+void RoundedMatrix::read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const {
+  // Of a row with one scale, the first columns will do.
+  const bool is_fp8 = format_ == RoundedFormat::kFp8;
+  const int64_t cols = is_fp8 ? std::min(count, numbers_.cols) : count * kGroup;
+  for_each_group(row, first * kGroup, cols,
+                 [&](const float*, const Step& step, int64_t, int64_t, int64_t offset) {
+                   out[offset / kGroup] = {.scale = step.scale, .offset = step.zero};
+                 });
+}
+
+void RoundedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
+  std::vector<uint8_t> codes(static_cast<size_t>(count));
+  read_codes(row, col, count, codes.data());
+  for_each_group(row, col, count,
+                 [&](const float*, const Step& step, int64_t first, int64_t last, int64_t offset) {
+                   for (int64_t i = offset; i < offset + last - first; ++i) {
+                     out[i] =
+                         (layout_.values[codes[static_cast<size_t>(i)]] - step.zero) * step.scale;
+                   }
+                 });
+}
+
+}  // namespace nanovllm

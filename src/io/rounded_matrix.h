@@ -1,0 +1,76 @@
+// Plain numbers as codes and scales, by rounding to nearest: no data of a model's use is needed.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/matrix_decoder.h"
+
+namespace nanovllm {
+
+// What compressed-tensors' int-quantized, pack-quantized and float-quantized hold:
+//   kInt8  -127 to 127, a scale for 32 columns
+//   kInt4  0 to 15, a scale and a zero point for 32 columns
+//   kFp8   E4M3, a scale a row
+// Scales are float16 where the numbers are, else bfloat16.
+enum class RoundedFormat { kInt8, kInt4, kFp8 };
+// Of "int8", "int4" and "fp8".
+std::optional<RoundedFormat> parse_rounded_format(std::string_view name);
+
+class RoundedMatrix final : public MatrixDecoder {
+ public:
+  static constexpr int64_t kGroupColumns = 32;  // of integers
+
+  // What is rounded. It outlives the matrix.
+  struct Numbers {
+    const void* data = nullptr;  // [rows, cols] in rows without gaps, at any address
+    DType dtype = DType::kBFloat16;
+    const MatrixDecoder* decoder = nullptr;  // instead of data
+    int64_t rows = 0;
+    int64_t cols = 0;
+  };
+
+  // Whether rows so long have whole groups.
+  static bool can_round(RoundedFormat format, int64_t cols) {
+    return format == RoundedFormat::kFp8 || cols % kGroupColumns == 0;
+  }
+  // `name`, of the tensor, is for messages.
+  RoundedMatrix(std::string name, const Numbers& numbers, RoundedFormat format);
+
+  // All throw Error(kCorruptData) where a number is NaN or infinite.
+  void decode(int64_t row, int64_t col, int64_t count, float* out) const override;
+  const CodeFormat* code_format() const override { return &layout_; }
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override;
+  void read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const override;
+
+ private:
+  // What elements have in common: s, and z of kInt4.
+  struct Step {
+    float scale = 0;
+    float zero = 0;
+  };
+
+  template <typename Use>
+  void for_each_group(int64_t row, int64_t col, int64_t count, Use use) const;
+  void read_numbers(int64_t row, int64_t col, int64_t count, float* out) const;
+  Step step_of(int64_t row, int64_t group, const float* numbers) const;
+  Step best_step(const float* numbers) const;
+  float scale_of_row(int64_t row) const;
+  float to_scale(float number) const;  // the nearest that a scale can be
+
+  const std::string name_;
+  const Numbers numbers_;
+  const RoundedFormat format_;
+  CodeFormat layout_;
+  // What takes long to find, once it was: of kFp8 [rows], of kInt4 [rows, cols / kGroupColumns].
+  // 0 = not yet; else a scale's bits as float32, and in the lowest ones, which no scale has, 1 and
+  // twice the zero point.
+  mutable std::vector<std::atomic<uint32_t>> known_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,95 @@
+"""`nanovllm quantize` and --quantization on the real binary: the same codes by either way."""
+import json
+import pathlib
+import struct
+import unittest
+
+from cli_testing import MODEL, SMALL, CliTest, lines, run
+
+GOLDENS = pathlib.Path(__file__).parent
+BITS = {"int8": (10.7, 10.9), "int4": (7.4, 7.5), "fp8": (10.3, 10.5)}  # of the demo, whose embeddings stay in bfloat16 and whose head is int8
+
+
+def tensors_of(folder):
+    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], data[8 + size:][slice(*entry["data_offsets"])]) for name, entry in header.items()}
+
+
+def bfloat16s(data):
+    return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
+
+
+class Quantize(CliTest):
+    def quantize(self, form):
+        out = self.path(form)
+        result = run("quantize", MODEL, out, "--format", form, "-q")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return out, result.stdout
+
+    def answers(self, model, *flags):
+        result = run("generate", model, "-q", "--json", "-p", "Once upon a time", "The cat", "--logprobs", "3", *SMALL, *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return [(line["token_ids"], line["logprobs"]) for line in lines(result.stdout)]
+
+    def test_a_folder_answers_as_the_model_that_is_rounded_while_it_is_loaded(self):
+        plain = self.answers(MODEL)
+        for form, (least, most) in BITS.items():
+            with self.subTest(form):
+                out, said = self.quantize(form)
+                self.assertIn(f"57 matrices in {form}", said)
+                self.assertTrue(least < float(said.split(", ")[-1].split()[0]) < most, said)
+                answers = self.answers(out)
+                self.assertEqual(answers, self.answers(MODEL, "--quantization", form))
+                self.assertNotEqual(answers, plain)
+                for dtype in ("bfloat16", "float32"):
+                    decoded = ("--weight-layout", "bfloat16", "--dtype", dtype)
+                    self.assertEqual(self.answers(out, *decoded), self.answers(MODEL, "--quantization", form, *decoded))
+
+    def test_codes_stand_for_what_is_nearest(self):
+        original = bfloat16s(tensors_of(MODEL)["model.layers.3.mlp.up_proj.weight"][2])
+        out, _ = self.quantize("int8")
+        tensors = tensors_of(out)
+        kind, shape, codes = tensors["model.layers.3.mlp.up_proj.weight"]
+        self.assertEqual((kind, shape), ("I8", [768, 256]))
+        kind, shape, scales = tensors["model.layers.3.mlp.up_proj.weight_scale"]
+        self.assertEqual((kind, shape), ("BF16", [768, 8]))
+        scales = bfloat16s(scales)
+        for i, code in enumerate(struct.unpack(f"{len(codes)}b", codes)):
+            self.assertLessEqual(abs(code * scales[i // 32] - original[i]), 0.5001 * scales[i // 32])
+        self.assertEqual(tensors["model.embed_tokens.weight"], tensors_of(MODEL)["model.embed_tokens.weight"])
+        self.assertEqual(tensors["lm_head.weight"][:2], ("I8", [4099, 256]))
+
+    def test_what_it_cannot_do_is_one_sentence(self):
+        out, _ = self.quantize("int4")
+        gguf = GOLDENS / "data/ggml_formats.gguf"
+        for args, words in (([MODEL, out, "--format", "int8"], "is there already and not an empty folder"),
+                            ([out, self.path("b"), "--format", "int8"], "is quantised already"),
+                            ([gguf, self.path("b"), "--format", "int8"], "is no folder with config.json")):
+            result = run("quantize", *args)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(words, result.stderr)
+        for args in ([MODEL, self.path("c")], [MODEL, self.path("c"), "--format", "int3"], [MODEL, "--format", "int4"]):
+            self.assertEqual(run("quantize", *args).returncode, 2)
+        result = run("generate", out, "-p", "x", "--quantization", "int8", *SMALL)
+        self.assertIn("is quantised already, to INT4: leave quantization out", result.stderr)
+        self.assertEqual(result.returncode, 2)
+        result = run("generate", MODEL, "-p", "x", "--quantization", "awq", *SMALL)
+        self.assertIn('quantization must be one of int8, int4, fp8, got "awq"; a checkpoint that is quantised tells itself how', result.stderr)
+        result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
+        self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
+
+    def test_an_fp8_folder_is_fp8_already(self):
+        model = GOLDENS / "goldens/qwen3_fp8"
+        result = run("info", model, "--json", "--quantization", "fp8", "--kv-cache-memory", "8M")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("weights stay quantised where kernels take them; activations are ", result.stderr)
+        result = run("info", model, "--json", "--weight-layout", "bfloat16", "--kv-cache-memory", "8M")
+        self.assertIn("quantised weights are decoded to ", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
