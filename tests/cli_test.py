@@ -27,7 +27,7 @@ class CommandLine(CliTest):
 
     def test_help_fits_into_80_columns_and_names_every_default(self):
         commands = ([], ["generate"], ["chat"], ["bench"], ["bench", "throughput"], ["bench", "latency"], ["bench", "serve"], ["serve"], ["info"],
-                    ["tokenize"], ["pull"], ["list"], ["rm"])
+                    ["tokenize"], ["quantize"], ["pull"], ["list"], ["rm"])
         for command in commands:
             text = run(*command, "--help", env={**os.environ, "COLUMNS": "200", "OPENAI_API_KEY": "a secret"}).stdout
             with self.subTest(command):

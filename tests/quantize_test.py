@@ -82,6 +82,19 @@ class Quantize(CliTest):
         result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
         self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
 
+    def test_info_tells_layouts_by_count_and_bytes(self):
+        for flags in ((), ("--quantization", "int4"), ("--quantization", "int8", "--weight-layout", "bfloat16")):
+            facts = lines(run("info", MODEL, "--json", "--kv-cache-memory", "8M", *flags).stdout)[0]
+            layouts = facts["weight_layouts"]
+            self.assertLessEqual(set(layouts), {"plain", "12-bit codes", "group", "byte", "super"})
+            self.assertGreaterEqual(sum(layout["weights"] for layout in layouts.values()), 8 * 4 + 1)
+            # The table of embeddings is none of them.
+            self.assertTrue(0 < sum(layout["bytes"] for layout in layouts.values()) < facts["weight_bytes"])
+            if "int4" not in flags:
+                self.assertLessEqual(set(layouts), {"plain", "12-bit codes"})
+        text = run("info", MODEL, "--kv-cache-memory", "8M").stdout
+        self.assertRegex(text, r"(?m)^layouts +(plain|12-bit codes): \d+ weights?, [\d.]+ MiB$")
+
     def test_an_fp8_folder_is_fp8_already(self):
         model = GOLDENS / "goldens/qwen3_fp8"
         result = run("info", model, "--json", "--quantization", "fp8", "--kv-cache-memory", "8M")

@@ -18,6 +18,15 @@ struct WeightFormat {
   bool operator==(const WeightFormat&) const = default;
 };
 
+// Weights in memory that lie alike.
+struct LayoutOfWeights {
+  // "plain", "12-bit codes", "group", "byte" or "super"
+  std::string name;
+  int64_t num_weights = 0;
+  int64_t bytes = 0;
+  bool operator==(const LayoutOfWeights&) const = default;
+};
+
 // What an engine accepts at most.
 struct EngineLimits {
   // Tokens in one step.
@@ -60,6 +69,8 @@ struct EngineInfo : EngineLimits {
   int64_t weight_bytes = 0;
   // In the checkpoint; those with the most bytes first.
   std::vector<WeightFormat> weight_formats;
+  // Of matrices in memory, without the table of embeddings; those with the most bytes first.
+  std::vector<LayoutOfWeights> weight_layouts;
   // What the layers are, one line for each kind of layer.
   std::vector<std::string> layers;
   // How the layers are computed, a line each.

@@ -58,6 +58,12 @@ void print_formats(const EngineInfo& facts) {
   print_row("bits a weight",
             fmt::format("{:.2f} in the file; computed in {}", bits_a_weight(facts), facts.dtype));
   print_row("weights in memory", mebibytes(facts.weight_bytes));
+  std::vector<std::string> layouts;
+  for (const LayoutOfWeights& layout : facts.weight_layouts) {
+    layouts.push_back(fmt::format("{}: {}, {}", layout.name, counted(layout.num_weights, "weight"),
+                                  mebibytes(layout.bytes)));
+  }
+  print_rows("layouts", layouts);
 }
 
 int info(const InfoOptions& options) {
@@ -73,6 +79,10 @@ int info(const InfoOptions& options) {
     for (const WeightFormat& format : facts.weight_formats) {
       formats[format.name] = {{"tensors", format.num_tensors}, {"bytes", format.bytes}};
     }
+    nlohmann::ordered_json layouts = nlohmann::ordered_json::object();
+    for (const LayoutOfWeights& layout : facts.weight_layouts) {
+      layouts[layout.name] = {{"weights", layout.num_weights}, {"bytes", layout.bytes}};
+    }
     const nlohmann::ordered_json line = {{"model", options.model.name},
                                          {"architecture", facts.architecture},
                                          {"device", facts.device},
@@ -83,6 +93,7 @@ int info(const InfoOptions& options) {
                                          {"weight_formats", formats},
                                          {"bits_per_weight", bits_a_weight(facts)},
                                          {"weight_bytes", facts.weight_bytes},
+                                         {"weight_layouts", layouts},
                                          {"vocab_size", facts.vocab_size},
                                          {"max_model_len", facts.max_model_len},
                                          {"kv_bytes_per_token", facts.kv_bytes_per_token},

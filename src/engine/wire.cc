@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 6;
+constexpr char kVersion = 7;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -31,7 +31,8 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, PromptLogprobs, EngineFault, TokenMark>) {
     auto& [a, b] = value;
     return std::tie(a, b);
-  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, ThinkingTags>) {
+  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, LayoutOfWeights,
+                             ThinkingTags>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
   } else if constexpr (OneOf<T, RequestMetrics, TokenLogprob>) {
@@ -61,9 +62,9 @@ auto members(T& value) {
     return std::tie(static_cast<Limits&>(value), value.architecture, value.device,
                     value.device_type, value.dtype, value.num_parameters,
                     value.num_active_parameters, value.weight_bytes, value.weight_formats,
-                    value.layers, value.plan, value.kv_bytes_per_token, value.kv_cache_bytes,
-                    value.sizing, value.default_temperature_source, value.reasoning_parser,
-                    value.tool_parser, value.load_seconds);
+                    value.weight_layouts, value.layers, value.plan, value.kv_bytes_per_token,
+                    value.kv_cache_bytes, value.sizing, value.default_temperature_source,
+                    value.reasoning_parser, value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2, z3] =
         value;

@@ -21,18 +21,18 @@ namespace {
 
 using testing::error_of;
 using testing::TempDir;
-constexpr RoundedFormat kFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
-                                      RoundedFormat::kFp8};
+constexpr RoundedFormat kWrittenFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
+                                             RoundedFormat::kFp8};
 
-std::optional<QuantizationConfig> config_of(const std::string& folder) {
+std::optional<QuantizationConfig> quantization_of(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const Json document = parse_json(read_text_file(path), path);
   return load_quantization_config(JsonFields(document, path), folder);
 }
 
 // A folder with tensors of random numbers.
-struct Checkpoint {
-  explicit Checkpoint(DType dtype) : dtype(dtype) {
+struct PlainCheckpoint {
+  explicit PlainCheckpoint(DType dtype) : dtype(dtype) {
     config = {{"tie_word_embeddings", true}, {"text_config", {{"tie_word_embeddings", true}}}};
     shapes = {{"model.embed_tokens.weight", {9, 64}},
               {"model.layers.0.input_layernorm.weight", {64}},
@@ -107,12 +107,12 @@ void expect_same_codes(const StoredTensor& written, const StoredTensor& numbers,
 
 TEST(RoundedFolder, IsReadAsTheCodesThatLoadingMakes) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
-    for (const RoundedFormat format : kFormats) {
-      const Checkpoint checkpoint(dtype);
+    for (const RoundedFormat format : kWrittenFormats) {
+      const PlainCheckpoint checkpoint(dtype);
       const TempDir out;
       const std::string model = checkpoint.write(), folder = out.path() + "/new/folder";
       const RoundedFolder report = quantize(model, folder, format);
-      const WeightStore before(model), after(folder, config_of(folder));
+      const WeightStore before(model), after(folder, quantization_of(folder));
       const auto expect = [&](const std::string& name, const std::string& from, RoundedFormat as) {
         SCOPED_TRACE(name);
         const auto& shape = checkpoint.shapes.at(from);
@@ -142,7 +142,7 @@ TEST(RoundedFolder, IsReadAsTheCodesThatLoadingMakes) {
 }
 
 TEST(RoundedFolder, ConfigSaysHowAndOtherFilesAreCopied) {
-  const Checkpoint checkpoint(DType::kBFloat16);
+  const PlainCheckpoint checkpoint(DType::kBFloat16);
   const TempDir out;
   quantize(checkpoint.write(), out.path(), RoundedFormat::kInt4);
   const Json config = Json::parse(std::ifstream(out.path() + "/config.json"));
@@ -160,18 +160,18 @@ TEST(RoundedFolder, ConfigSaysHowAndOtherFilesAreCopied) {
 }
 
 TEST(RoundedFolder, AHeadOfItsOwnIsInt8) {
-  Checkpoint checkpoint(DType::kBFloat16);
+  PlainCheckpoint checkpoint(DType::kBFloat16);
   checkpoint.shapes["lm_head.weight"] = {9, 64};
   const TempDir out;
   const std::string model = checkpoint.write();
   quantize(model, out.path(), RoundedFormat::kFp8);
-  const WeightStore before(model), after(out.path(), config_of(out.path()));
+  const WeightStore before(model), after(out.path(), quantization_of(out.path()));
   expect_same_codes(after.get("lm_head.weight", {9, 64}), before.get("lm_head.weight", {9, 64}),
                     RoundedFormat::kInt8);
 }
 
 TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
-  const Checkpoint checkpoint(DType::kBFloat16);
+  const PlainCheckpoint checkpoint(DType::kBFloat16);
   const std::string model = checkpoint.write();
   const TempDir out;
   const auto refusal = [&](const std::string& from, const std::string& to) {
@@ -190,7 +190,7 @@ TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
 }
 
 TEST(RoundedFolder, WhatEndsItLeavesNoModelBehind) {
-  const Checkpoint checkpoint(DType::kBFloat16);
+  const PlainCheckpoint checkpoint(DType::kBFloat16);
   const TempDir out;
   const auto stop = [](int64_t done, int64_t total) {
     if (done == total) throw std::runtime_error("stopped");

@@ -16,10 +16,10 @@ namespace nanovllm {
 namespace {
 
 using testing::error_of;
-constexpr RoundedFormat kFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
-                                      RoundedFormat::kFp8};
+constexpr RoundedFormat kRoundedFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
+                                             RoundedFormat::kFp8};
 
-std::vector<float> random_numbers(size_t count, float scale = 1) {
+std::vector<float> normal_numbers(size_t count, float scale = 1) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0, scale);
   std::vector<float> numbers(count);
@@ -39,16 +39,16 @@ std::vector<float> row_of(const MatrixDecoder& matrix, int64_t row, int64_t cols
 }
 
 TEST(RoundedMatrix, CodesAndScalesDecodeToTheSameBits) {
-  for (const RoundedFormat format : kFormats) {
+  for (const RoundedFormat format : kRoundedFormats) {
     // Normal ones, and such that scales are next to nothing.
     for (const float scale : {1.0f, 1e4f, 1e-30f, 1e-37f, 1e-42f}) {
-      std::vector<float> numbers = random_numbers(size_t{5} * 96, scale);
+      std::vector<float> numbers = normal_numbers(size_t{5} * 96, scale);
       std::fill_n(numbers.begin() + 96, 64, 0.0f);
       test::expect_codes_decode_the_same(round(numbers, 5, format), 5, 96);
     }
   }
   // A row with one scale need not have whole groups.
-  const std::vector<float> numbers = random_numbers(size_t{3} * 41);
+  const std::vector<float> numbers = normal_numbers(size_t{3} * 41);
   test::expect_codes_decode_the_same(round(numbers, 3, RoundedFormat::kFp8), 3, 41);
   EXPECT_FALSE(RoundedMatrix::can_round(RoundedFormat::kInt4, 41));
   EXPECT_FALSE(RoundedMatrix::can_round(RoundedFormat::kInt8, 48));
@@ -57,8 +57,8 @@ TEST(RoundedMatrix, CodesAndScalesDecodeToTheSameBits) {
 
 // No code is nearer to a number than its own, but for the error of a reciprocal.
 TEST(RoundedMatrix, NumbersBecomeTheNearestCodes) {
-  const std::vector<float> numbers = random_numbers(size_t{8} * 256);
-  for (const RoundedFormat format : kFormats) {
+  const std::vector<float> numbers = normal_numbers(size_t{8} * 256);
+  for (const RoundedFormat format : kRoundedFormats) {
     const RoundedMatrix matrix = round(numbers, 8, format);
     const CodeFormat& codes = *matrix.code_format();
     for (int64_t row = 0; row < 8; ++row) {
@@ -123,7 +123,7 @@ TEST(RoundedMatrix, TiesGoToEvenCodes) {
 // Of 4 bits, what Q4_1 makes of the same numbers, whose minima are numbers of 16 bits, is no
 // nearer.
 TEST(RoundedMatrix, FourBitsAreAsNearAsQ4_1) {
-  const std::vector<float> numbers = random_numbers(size_t{64} * 1024);
+  const std::vector<float> numbers = normal_numbers(size_t{64} * 1024);
   const RoundedMatrix matrix = round(numbers, 64, RoundedFormat::kInt4);
   double error = 0, error_of_q4_1 = 0;
   for (int64_t row = 0; row < 64; ++row) {
@@ -159,16 +159,16 @@ TEST(RoundedMatrix, ScalesHaveTheTypeThatTheNumbersHave) {
 }
 
 TEST(RoundedMatrix, ReadsWhatAnotherDecoderGives) {
-  const std::vector<float> numbers = random_numbers(64);
+  const std::vector<float> numbers = normal_numbers(64);
   const RoundedMatrix exact = round(numbers, 1, RoundedFormat::kInt8);
   const RoundedMatrix again("m", {.decoder = &exact, .rows = 1, .cols = 64}, RoundedFormat::kInt8);
   EXPECT_EQ(row_of(again, 0, 64), row_of(exact, 0, 64));
 }
 
 TEST(RoundedMatrix, WhatIsNoNumberIsRefusedWithItsPlace) {
-  for (const RoundedFormat format : kFormats) {
+  for (const RoundedFormat format : kRoundedFormats) {
     for (const float bad : {INFINITY, -INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
-      std::vector<float> numbers = random_numbers(128);
+      std::vector<float> numbers = normal_numbers(128);
       numbers[100] = bad;
       const RoundedMatrix matrix = round(numbers, 2, format);
       row_of(matrix, 0, 64);

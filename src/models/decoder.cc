@@ -25,6 +25,11 @@ class Decoder final : public Model {
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  std::vector<LayoutUse> weight_layouts() const override {
+    std::vector<LayoutUse> uses = program_->weight_layouts();
+    add_layouts_of(uses, *head_);
+    return uses;
+  }
   StackWork work() const override { return work_; }
   std::vector<std::string> describe_layers() const override { return layer_lines_; }
   std::vector<PathChoice> plan() const override;

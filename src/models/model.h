@@ -51,6 +51,8 @@ class Model {
   virtual int64_t num_active_parameters() const = 0;
   // In memory, of this rank.
   virtual int64_t weight_bytes() const = 0;
+  // Of matrices, without the table of embeddings.
+  virtual std::vector<LayoutUse> weight_layouts() const = 0;
   // Of this rank's layers, without embedding and head.
   virtual StackWork work() const = 0;
   // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the

@@ -20,11 +20,11 @@ using testing::golden_dir;
 using testing::ModelRig;
 using testing::Rows;
 
-constexpr RoundedFormat kFormats[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
-                                      RoundedFormat::kFp8};
+constexpr RoundedFormat kRoundings[] = {RoundedFormat::kInt8, RoundedFormat::kInt4,
+                                        RoundedFormat::kFp8};
 
-Rows compute(const std::string& model, DType dtype,
-             std::optional<RoundedFormat> rounding = std::nullopt) {
+Rows logits_of(const std::string& model, DType dtype,
+               std::optional<RoundedFormat> rounding = std::nullopt) {
   ModelRig rig(model, dtype, make_cpu_backend(2), 16, false, rounding);
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
@@ -50,11 +50,11 @@ class Rounding : public ::testing::TestWithParam<const char*> {};
 // Matrices in several pieces and fused ones, biases, tied heads, experts, parts of larger models.
 TEST_P(Rounding, AFolderIsTheModelThatIsRoundedWhileItIsLoaded) {
   const std::string model = golden_dir(GetParam());
-  for (const RoundedFormat format : kFormats) {
+  for (const RoundedFormat format : kRoundings) {
     const testing::TempDir folder;
     write_rounded_folder(model, folder.path(), format, 1, [](int64_t, int64_t) {});
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      EXPECT_EQ(compute(folder.path(), dtype), compute(model, dtype, format));
+      EXPECT_EQ(logits_of(folder.path(), dtype), logits_of(model, dtype, format));
     }
   }
 }
@@ -68,11 +68,11 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Rounding,
 TEST(RoundingOf, LogitsAreNearToThoseOfTheNumbers) {
   for (const char* name : {"gpt_oss_plain", "qwen3_moe", "llama3"}) {
     SCOPED_TRACE(name);
-    const Rows exact = compute(golden_dir(name), DType::kFloat32);
+    const Rows exact = logits_of(golden_dir(name), DType::kFloat32);
     const std::map<RoundedFormat, double> most = {
         {RoundedFormat::kInt8, 0.03}, {RoundedFormat::kInt4, 0.4}, {RoundedFormat::kFp8, 0.15}};
     for (const auto& [format, bound] : most) {
-      const Rows rows = compute(golden_dir(name), DType::kFloat32, format);
+      const Rows rows = logits_of(golden_dir(name), DType::kFloat32, format);
       EXPECT_LT(relative_difference(rows, exact), bound) << static_cast<int>(format);
       EXPECT_GT(relative_difference(rows, exact), 0.001) << static_cast<int>(format);
     }

@@ -73,6 +73,13 @@ struct EmbeddingTable {
              .row_stride = table.row_size()} {}
 };
 
+// Weights in memory that lie in one layout.
+struct LayoutUse {
+  WeightLayout layout = WeightLayout::kPlain;
+  int64_t num_weights = 0;
+  int64_t bytes = 0;
+};
+
 // The weight of y = x W^T + b, in the layout and format of its backend. Made by
 // Backend::make_linear or make_linear_of_table.
 class LinearWeight {
@@ -87,6 +94,8 @@ class LinearWeight {
   DType dtype = DType::kBFloat16;
   // Of most of it.
   WeightLayout layout = WeightLayout::kPlain;
+  // Where parts of it lie in other ones, all of them; else empty.
+  std::vector<LayoutUse> parts_by_layout;
   // How it is stored in memory, for people.
   const char* format = "";
 };
@@ -99,9 +108,19 @@ class ExpertWeights {
   int64_t bytes = 0;
   // Of most of them.
   WeightLayout layout = WeightLayout::kPlain;
+  // Where some lie in other ones, all of them; else empty.
+  std::vector<LayoutUse> parts_by_layout;
   // How most of them are stored, for people.
   const char* format = "";
 };
+
+// Adds up by layout.
+void add_layout(std::vector<LayoutUse>& uses, const LayoutUse& use);
+template <typename Weight>
+void add_layouts_of(std::vector<LayoutUse>& uses, const Weight& weight) {
+  if (weight.parts_by_layout.empty()) add_layout(uses, {weight.layout, 1, weight.bytes});
+  for (const LayoutUse& use : weight.parts_by_layout) add_layout(uses, use);
+}
 
 // Geometry of one layer's part of the KV cache. The layout inside a block is the backend's own.
 struct KvCacheSpec {
@@ -238,6 +257,7 @@ class StackProgram {
   virtual std::vector<PathChoice> plan() const = 0;
   // Of all matrices.
   virtual int64_t weight_bytes() const = 0;
+  virtual std::vector<LayoutUse> weight_layouts() const = 0;
 };
 
 class Backend {

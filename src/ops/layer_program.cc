@@ -325,6 +325,24 @@ const NormParams& LayerProgram::next_norm(int i) const {
   return final_norm_.weight != nullptr ? final_norm_ : layers_[i].before_ffn;
 }
 
+void add_layout(std::vector<LayoutUse>& uses, const LayoutUse& use) {
+  const auto same = std::ranges::find(uses, use.layout, &LayoutUse::layout);
+  if (same == uses.end()) {
+    uses.push_back(use);
+  } else {
+    same->num_weights += use.num_weights;
+    same->bytes += use.bytes;
+  }
+}
+
+std::vector<LayoutUse> LayerProgram::weight_layouts() const {
+  std::vector<LayoutUse> uses;
+  for (const PackedLayer& layer : layers_) {
+    for_each_weight(layer, [&](const auto& weight) { add_layouts_of(uses, weight); });
+  }
+  return uses;
+}
+
 std::vector<PathChoice> LayerProgram::weight_formats() const {
   std::vector<PathChoice> choices;
   for (const auto& layer : layers_) {

@@ -52,6 +52,7 @@ class LayerProgram : public StackProgram {
   Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches, Tensor residual) override;
   std::vector<PathChoice> plan() const override;
   int64_t weight_bytes() const override { return weight_bytes_; }
+  std::vector<LayoutUse> weight_layouts() const override;
 
  protected:
   // What follows the attention of layer i: from core_out to the next layer's core_in or, after the

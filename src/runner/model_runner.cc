@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -207,6 +208,11 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.num_active_parameters = model_->num_active_parameters();
   info.weight_bytes = model_->weight_bytes();
   info.weight_formats = weights_->formats();
+  info.weight_layouts = {};
+  for (const LayoutUse& use : model_->weight_layouts()) {
+    info.weight_layouts.push_back({to_string(use.layout), use.num_weights, use.bytes});
+  }
+  std::ranges::stable_sort(info.weight_layouts, std::greater(), &LayoutOfWeights::bytes);
   info.layers = model_->describe_layers();
   for (const PathChoice& choice : model_->plan()) info.plan.push_back(to_string(choice));
   if (traits_.is_asynchronous && !config_.enforce_eager) {

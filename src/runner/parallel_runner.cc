@@ -173,6 +173,15 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
   info.device = fmt::format("{} x {}", num_ranks, info.device);
   for (const EngineInfo& other : std::span(infos).subspan(1)) {
     info.weight_bytes += other.weight_bytes;
+    for (const LayoutOfWeights& layout : other.weight_layouts) {
+      const auto same = std::ranges::find(info.weight_layouts, layout.name, &LayoutOfWeights::name);
+      if (same == info.weight_layouts.end()) {
+        info.weight_layouts.push_back(layout);
+      } else {
+        same->num_weights += layout.num_weights;
+        same->bytes += layout.bytes;
+      }
+    }
     info.kv_cache_bytes += other.kv_cache_bytes;
     info.kv_bytes_per_token += other.kv_bytes_per_token;
     info.load_seconds = std::max(info.load_seconds, other.load_seconds);
