@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/host_memory.h"
+#include "backend/cpu/linear/code_pack.h"
 #include "backend/cpu/linear/linear_pack.h"
 #include "backend/cpu/linear/linear_product.h"
 #include "base/check.h"
@@ -66,43 +67,117 @@ void pack_tile(const LinearProduct& p, const LinearKernels& kernels, const Packe
   }
 }
 
-// Into `wanted` tasks or more.
-Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int64_t wanted) {
+bool needs_sums(const PlannedProduct& p) {
+  return p.part->has_codes() && p.part->codes.has_offsets && !p.path.decodes;
+}
+
+int64_t sums_bytes(const PlannedProduct& p) {
+  if (!needs_sums(p)) return 0;
+  return round_up(p.product.out.rows() * p.part->codes.num_groups * int64_t{sizeof(float)}, 64);
+}
+
+// Of what is made of a product's rows.
+int64_t packed_bytes(const PlannedProduct& p) {
+  const int64_t rows = p.packed.data == nullptr || p.packed.memory != nullptr
+                           ? round_up(p.product.out.rows() * p.packed.row_bytes, 64)
+                           : 0;
+  return rows + sums_bytes(p);
+}
+
+void sum_tile(const PlannedProduct& p, int64_t tile) {
+  const CodePanels& shape = p.part->codes;
+  const bool to_bf16 = p.packed.format != RowFormat::kTileFloats;
+  const int64_t end = first_row(p.packed.tiling, tile + 1);
+  for (int64_t r = first_row(p.packed.tiling, tile); r < end; ++r) {
+    sum_groups(row_of(p.product, r), p.product.x.dtype, to_bf16, p.product.weight->in_features,
+               shape.group_units * kCodeUnitColumns, p.packed.sums + r * shape.num_groups);
+  }
+}
+
+// Into `wanted` tasks or more, of panels that take so many bytes when they are decoded.
+Division divide(const LinearPart& part, int64_t plain_panel_bytes, int64_t num_tiles,
+                int64_t wanted) {
   Division d;
   const int64_t at_once = num_tiles == 1 ? kStreams : 1;
-  d.panels_per_task = std::clamp<int64_t>(
-      weight.num_panels / wanted, 1, std::max(at_once, kTaskBytes / weight.plain_panel_bytes()));
+  d.panels_per_task = std::clamp<int64_t>(part.num_panels / wanted, 1,
+                                          std::max(at_once, kTaskBytes / plain_panel_bytes));
   if (d.panels_per_task > at_once) d.panels_per_task -= d.panels_per_task % at_once;
-  d.panel_tasks = divide_up(weight.num_panels, d.panels_per_task);
+  d.panel_tasks = divide_up(part.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
   d.row_tasks = divide_up(num_tiles, d.tiles_per_task);
   return d;
 }
 
-LinearBlock make_block(const LinearProduct& p, const PackedRows& packed, const Division& d,
-                       int64_t task, char* scratch) {
-  const CpuLinearWeight& w = *p.weight;
+// Of a thread, for a product's panels decoded; see LinearBlock::scratch.
+int64_t scratch_bytes(const PlannedProduct& p) {
+  const int64_t plain_bytes = p.product.weight->plain_panel_bytes();
+  const bool several_tiles = p.division.tiles_per_task > 1;
+  switch (p.part->layout) {
+    case WeightLayout::kPlain:
+      return 0;
+    case WeightLayout::kCoded12:
+      return std::max(plain_bytes * (several_tiles ? p.division.panels_per_task : 1),
+                      kMinScratchBytes);
+    case WeightLayout::kGroup:
+    case WeightLayout::kByte:
+    case WeightLayout::kSuper:
+      break;
+  }
+  return round_up(std::max(plain_bytes, p.part->decoded.panel_bytes), 64);
+}
+
+LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
+  const CpuLinearWeight& w = *p.product.weight;
+  const LinearPart& part = *p.part;
+  const Division& d = p.division;
   const int64_t tile = task % d.row_tasks * d.tiles_per_task;
   const int64_t panel = task / d.row_tasks * d.panels_per_task;
   const int64_t column = panel * kPanelColumns;
-  LinearBlock block;
-  block.a = packed.data;
-  block.a_row_bytes = packed.row_bytes;
-  block.tiling = packed.tiling;
+  const Tensor& out = p.product.out;
+  LinearBlock block = {};
+  block.a = p.packed.data;
+  block.a_row_bytes = p.packed.row_bytes;
+  block.tiling = p.packed.tiling;
   block.first_tile = tile;
-  block.num_tiles = std::min(d.tiles_per_task, packed.num_tiles - tile);
-  block.b = static_cast<const char*>(w.panels->data()) + panel * w.panel_bytes();
-  block.panel_bytes = w.panel_bytes();
-  block.num_panels = std::min(d.panels_per_task, w.num_panels - panel);
+  block.num_tiles = std::min(d.tiles_per_task, p.packed.num_tiles - tile);
+  block.b = static_cast<const char*>(part.panels->data()) + panel * part.panel_bytes;
+  block.panel_bytes = part.panel_bytes;
+  block.num_panels = std::min(d.panels_per_task, part.num_panels - panel);
   block.num_steps = w.num_steps;
-  block.bias = w.bias.empty() ? nullptr : w.bias.data() + column;
-  block.out = p.out.as<char>() + column * static_cast<int64_t>(size_of(p.out.dtype));
+  block.bias = part.bias.empty() ? nullptr : part.bias.data() + column;
+  block.out =
+      out.as<char>() + (part.first_column + column) * static_cast<int64_t>(size_of(out.dtype));
   block.out_stride = w.out_features;
-  block.num_columns = w.out_features - column;
-  block.out_is_bf16 = p.out.dtype == DType::kBFloat16;
-  block.patches = w.coded() ? w.panel_patches.data() + panel : nullptr;
+  block.num_columns = part.num_columns - column;
+  block.out_is_bf16 = out.dtype == DType::kBFloat16;
+  block.patches = part.patches ? part.panel_patches.data() + panel : nullptr;
   block.scratch = scratch;
+  if (part.has_codes()) {
+    block.codes = &part.codes;
+    block.decoded = &part.decoded;
+    block.decode = decode_code_panel;
+    block.sums = p.packed.sums;
+  }
   return block;
+}
+
+// A product with panels of codes by the kernel for plain ones.
+void multiply_decoded(const LinearBlock& block, const LinearPath& path, DType dtype) {
+  const CodePanels& shape = *block.codes;
+  LinearBlock plain = block;
+  plain.b = block.scratch;
+  plain.panel_bytes = block.num_steps * kPanelStepBytes;
+  plain.num_panels = 1;
+  plain.codes = plain.decoded = nullptr;
+  plain.scratch = nullptr;
+  for (int64_t panel = 0; panel < block.num_panels; ++panel) {
+    decode_to_plain(shape, block.b + panel * block.panel_bytes, dtype == DType::kBFloat16,
+                    block.num_steps, block.scratch);
+    path.multiply(plain);
+    if (plain.bias != nullptr) plain.bias += kPanelColumns;
+    plain.out += kPanelColumns * (block.out_is_bf16 ? 2 : 4);
+    plain.num_columns -= kPanelColumns;
+  }
 }
 
 // The one of several products, in the order of their first tasks, that a task belongs to.
@@ -129,23 +204,30 @@ void CpuBackend::pack_rows_of(std::vector<PlannedProduct>& products) {
   int64_t bytes = 0, num_tiles = 0;
   for (PlannedProduct& p : products) {
     p.first_tile = num_tiles;
-    if (usable_as_they_are(p.product, p.packed)) {
-      p.packed.data = row_of(p.product, 0);
-    } else {
-      num_tiles += p.packed.num_tiles;
-      bytes += round_up(p.product.out.rows() * p.packed.row_bytes, 64);
-    }
+    const bool as_they_are = usable_as_they_are(p.product, p.packed);
+    if (as_they_are) p.packed.data = row_of(p.product, 0);
+    if (as_they_are && !needs_sums(p)) continue;
+    num_tiles += p.packed.num_tiles;
+    bytes += packed_bytes(p);
   }
   if (num_tiles == 0) return;
   char* memory = packed_rows_.get(static_cast<size_t>(bytes));
   for (PlannedProduct& p : products) {
-    if (p.packed.data != nullptr) continue;
-    p.packed.data = p.packed.memory = memory;
-    memory += round_up(p.product.out.rows() * p.packed.row_bytes, 64);
+    if (p.packed.data != nullptr && !needs_sums(p)) continue;
+    char* const end = memory + packed_bytes(p);
+    if (needs_sums(p)) {
+      p.packed.sums = reinterpret_cast<float*>(memory);
+      memory += sums_bytes(p);
+    }
+    if (p.packed.data == nullptr) p.packed.data = p.packed.memory = memory;
+    memory = end;
   }
   const auto pack = [&](int64_t tile, int) {
     const PlannedProduct& p = owner(products, &PlannedProduct::first_tile, tile);
-    pack_tile(p.product, kernels, p.packed, tile - p.first_tile);
+    if (p.packed.memory != nullptr) {
+      pack_tile(p.product, kernels, p.packed, tile - p.first_tile);
+    }
+    if (p.packed.sums != nullptr) sum_tile(p, tile - p.first_tile);
   };
   if (bytes >= kParallelPackBytes) return pool_.parallel_for(num_tiles, pack);
   for (int64_t tile = 0; tile < num_tiles; ++tile) pack(tile, 0);
@@ -155,33 +237,38 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
   if (products.empty()) return;
   const LinearKernels& kernels = linear_kernels(isa_);
   const int64_t threads = pool_.num_threads();
+  int64_t num_parts = 0;
+  for (const LinearProduct& product : products) num_parts += std::ssize(product.weight->parts);
   // Enough that a thread which comes late costs little.
-  const int64_t wanted = threads == 1 ? 1 : divide_up(4 * threads, std::ssize(products));
+  const int64_t wanted = threads == 1 ? 1 : divide_up(4 * threads, num_parts);
   planned_.clear();
   int64_t num_tasks = 0, decoded_bytes = 0;
   for (const LinearProduct& product : products) {
-    const CpuLinearWeight& w = *product.weight;
-    PlannedProduct& p = planned_.emplace_back(
-        PlannedProduct{.product = product, .packed = plan_rows(product, kernels)});
-    p.division = divide(w, p.packed.num_tiles, wanted);
-    p.first_task = num_tasks;
-    num_tasks += p.division.panel_tasks * p.division.row_tasks;
-    // Each thread's; see LinearBlock::scratch.
-    const int64_t panels_kept = p.division.tiles_per_task > 1 ? p.division.panels_per_task : 1;
-    if (w.coded()) {
-      decoded_bytes =
-          std::max({decoded_bytes, panels_kept * w.plain_panel_bytes(), kMinScratchBytes});
+    for (const LinearPart& part : product.weight->parts) {
+      PlannedProduct& p = planned_.emplace_back(
+          PlannedProduct{.product = product,
+                         .part = &part,
+                         .path = linear_path(kernels, part.layout, product.weight->dtype),
+                         .packed = plan_rows(product, kernels)});
+      p.division = divide(part, product.weight->plain_panel_bytes(), p.packed.num_tiles, wanted);
+      p.first_task = num_tasks;
+      num_tasks += p.division.panel_tasks * p.division.row_tasks;
+      decoded_bytes = std::max(decoded_bytes, scratch_bytes(p));
     }
   }
   pack_rows_of(planned_);
   char* const decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * threads));
   pool_.parallel_for(num_tasks, [&](int64_t task, int thread) {
     const PlannedProduct& p = owner(planned_, &PlannedProduct::first_task, task);
-    const bool coded = p.product.weight->coded();
-    LinearBlock block = make_block(p.product, p.packed, p.division, task - p.first_task,
-                                   coded ? decoded + thread * decoded_bytes : nullptr);
+    const bool is_plain = p.part->layout == WeightLayout::kPlain;
+    LinearBlock block =
+        make_block(p, task - p.first_task, is_plain ? nullptr : decoded + thread * decoded_bytes);
     block.streams = weight_streams_;
-    (p.product.weight->dtype == DType::kBFloat16 ? kernels.bf16 : kernels.f32)(block);
+    if (p.path.decodes) {
+      multiply_decoded(block, p.path, p.product.weight->dtype);
+    } else {
+      p.path.multiply(block);
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/linear/coded_weights_avx2.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
+#include "backend/cpu/linear/linear_group_loops.h"
 #include "backend/cpu/linear/linear_kernels.h"
 #include "backend/cpu/simd_avx2.h"
 
@@ -82,6 +83,26 @@ struct WideningOps : Avx2Ops {
   static Vec multiply_add(Vec acc, A a, B b) {
     return _mm256_fmadd_ps(a.odd, b.odd, _mm256_fmadd_ps(a.even, b.even, acc));
   }
+
+  static constexpr bool kDecodes = false;
+  struct Table {};
+  static Table load_table(const uint16_t*) { return {}; }
+  static Vec load_half(const char* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static Vec load_bf16(const char* p) {
+    const __m256i words =
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+  }
+  static Vec load_int8(const char* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static Vec broadcast(float x) { return _mm256_set1_ps(x); }
+  static Vec multiply(Vec v, Vec w) { return _mm256_mul_ps(v, w); }
+  static Vec divide(Vec v, Vec w) { return _mm256_div_ps(v, w); }
+  static Vec fused_multiply_add(Vec v, Vec w, Vec u) { return _mm256_fmadd_ps(v, w, u); }
 };
 
 // r[i] becomes column i of the 8x8 elements.
@@ -110,6 +131,8 @@ inline void transpose_8x8(__m256i* r) {
 }  // namespace
 
 void linear_bf16_avx2(const LinearBlock& block) { CodedLoops<WideningOps>::run(block); }
+
+void linear_codes_avx2(const LinearBlock& block) { GroupLoops<WideningOps>::run(block); }
 
 void linear_f32_avx2(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 

@@ -2,8 +2,10 @@
 #include <immintrin.h>
 
 #include "backend/cpu/linear/coded_weights_avx512.h"
+#include "backend/cpu/linear/codes_avx512.h"
 #include "backend/cpu/linear/linear_avx512_ops.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
+#include "backend/cpu/linear/linear_group_loops.h"
 
 namespace nanovllm {
 namespace {
@@ -22,13 +24,12 @@ struct FloatOps : Avx512Ops {
 
 // A step of bfloat16 weights holds two values of k, the even one in the low half of a lane; as
 // float32 they are the bits moved up.
-struct WideningOps : Avx512Ops {
+struct WideningOps : Avx512Ops, CodesAvx512 {
   struct A {
     __m512 even, odd;
   };
   using B = A;
   using Panel = CodedPanel;
-  using Words = __m512i;
   static constexpr int kRowBytes = 8;
   template <int rows>
   static A load_a(const char* p) {
@@ -80,6 +81,8 @@ inline void transpose_16x16(__m512i* r) {
 }  // namespace
 
 void linear_bf16_avx512(const LinearBlock& block) { CodedLoops<WideningOps>::run(block); }
+
+void linear_codes_avx512(const LinearBlock& block) { GroupLoops<WideningOps>::run(block); }
 
 void linear_f32_avx512(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 

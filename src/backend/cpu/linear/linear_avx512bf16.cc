@@ -4,17 +4,18 @@
 #include <cstring>
 
 #include "backend/cpu/linear/coded_weights_avx512.h"
+#include "backend/cpu/linear/codes_avx512.h"
 #include "backend/cpu/linear/linear_avx512_ops.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
+#include "backend/cpu/linear/linear_group_loops.h"
 
 namespace nanovllm {
 namespace {
 
-struct DotOps : Avx512Ops {
+struct DotOps : Avx512Ops, CodesAvx512 {
   using A = __m512bh;
   using B = __m512bh;
   using Panel = CodedPanel;
-  using Words = __m512i;
   static constexpr int kRowBytes = 4;
   static constexpr int kAskingRows = 2;  // measured on a Zen 4
   template <int rows>
@@ -31,5 +32,7 @@ struct DotOps : Avx512Ops {
 }  // namespace
 
 void linear_bf16_avx512bf16(const LinearBlock& block) { CodedLoops<DotOps>::run(block); }
+
+void linear_codes_avx512bf16(const LinearBlock& block) { GroupLoops<DotOps>::run(block); }
 
 }  // namespace nanovllm

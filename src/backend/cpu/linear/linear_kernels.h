@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/linear/code_panels.h"
 #include "backend/cpu/linear/coded_weights.h"
 #include "backend/cpu/linear/weight_streams.h"
 
@@ -71,6 +72,13 @@ struct LinearBlock {
   // null if panels are plain.
   const WeightPatch* const* patches;
   char* scratch;
+  // Of panels of code_panels.h, else null: their layout, that of the panel in `scratch` which one
+  // of them is decoded to, and what decodes it where the kernel cannot.
+  const CodePanels* codes;
+  const CodePanels* decoded;
+  void (*decode)(const CodePanels& shape, const char* panel, char* out);
+  // [rows][groups], the sums of the activations over each group; null if there are no offsets.
+  const float* sums;
 };
 
 enum class RowFormat {
@@ -92,6 +100,10 @@ struct LinearKernels {
                     bool past_caches);
   // See code_panel_avx2; null where the kernels read plain panels only.
   int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
+  // Products with the codes of code_panels.h, with activations as for bf16 and f32; null = panels
+  // are decoded to plain ones.
+  void (*codes_bf16)(const LinearBlock& block);
+  void (*codes_f32)(const LinearBlock& block);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);
@@ -108,6 +120,7 @@ void f32_to_bf16_portable(const void* in, uint16_t* out, int64_t n);
 
 void linear_bf16_avx2(const LinearBlock& block);
 void linear_f32_avx2(const LinearBlock& block);
+void linear_codes_avx2(const LinearBlock& block);  // activations are float32
 void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
                     bool past_caches);
 void bf16_to_f32_avx2(const void* in, float* out, int64_t n);
@@ -116,10 +129,12 @@ void f32_to_bf16_avx2(const void* in, uint16_t* out, int64_t n);
 
 void linear_bf16_avx512(const LinearBlock& block);
 void linear_f32_avx512(const LinearBlock& block);
+void linear_codes_avx512(const LinearBlock& block);  // activations are float32
 void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void* out,
                       int64_t stride, bool past_caches);
 
 void linear_bf16_avx512bf16(const LinearBlock& block);
+void linear_codes_avx512bf16(const LinearBlock& block);  // activations are bfloat16
 
 void linear_bf16_amx(const LinearBlock& block);
 

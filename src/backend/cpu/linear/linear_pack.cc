@@ -16,6 +16,8 @@ const LinearKernels& linear_kernels(Isa isa) {
                                               4,
                                               transpose_portable,
                                               nullptr,
+                                              nullptr,
+                                              nullptr,
                                               bf16_to_f32_portable,
                                               f16_to_f32_portable,
                                               f32_to_bf16_portable};
@@ -27,6 +29,8 @@ const LinearKernels& linear_kernels(Isa isa) {
                                           6,
                                           transpose_avx2,
                                           code_panel_avx2,
+                                          linear_codes_avx2,
+                                          linear_codes_avx2,
                                           bf16_to_f32_avx2,
                                           f16_to_f32_avx2,
                                           f32_to_bf16_avx2};
@@ -37,6 +41,8 @@ const LinearKernels& linear_kernels(Isa isa) {
                                             12,
                                             transpose_avx512,
                                             code_panel_avx512,
+                                            linear_codes_avx512,
+                                            linear_codes_avx512,
                                             bf16_to_f32_avx2,
                                             f16_to_f32_avx2,
                                             f32_to_bf16_avx2};
@@ -44,6 +50,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     LinearKernels kernels = kAvx512;
     kernels.bf16 = linear_bf16_avx512bf16;
     kernels.bf16_format = RowFormat::kTilePairs;
+    kernels.codes_bf16 = linear_codes_avx512bf16;
     return kernels;
   }();
   static constexpr LinearKernels kAmx = [] {
@@ -51,6 +58,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     kernels.bf16 = linear_bf16_amx;
     kernels.bf16_format = RowFormat::kRows;
     kernels.bf16_tile_rows = 32;
+    kernels.codes_bf16 = nullptr;
     return kernels;
   }();
   switch (isa) {
@@ -151,6 +159,29 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
     }
     kernels.transpose(pointers.data(), num_rows, words,
                       static_cast<char*>(out) + word * num_rows * 4, num_rows, past_caches);
+  }
+}
+
+// In sixteen sums, which are added up in their order: the same however rows are packed.
+void sum_groups(const void* row, DType dtype, bool to_bf16, int64_t columns, int64_t group_columns,
+                float* out) {
+  constexpr int64_t kLanes = 16;
+  const auto element = [&](int64_t i) {
+    if (dtype == DType::kBFloat16) return to_float(static_cast<const BFloat16*>(row)[i]);
+    const float value = static_cast<const float*>(row)[i];
+    return to_bf16 ? to_float(to_bfloat16(value)) : value;
+  };
+  for (int64_t begin = 0; begin < columns; begin += group_columns) {
+    const int64_t end = std::min(columns, begin + group_columns);
+    std::array<float, kLanes> sums = {};
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += element(i + lane);
+    }
+    for (; i < end; ++i) sums[(i - begin) % kLanes] += element(i);
+    float sum = 0;
+    for (const float lane : sums) sum += lane;
+    *out++ = sum;
   }
 }
 

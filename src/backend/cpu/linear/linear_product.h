@@ -29,6 +29,7 @@ struct PackedRows {
   int64_t num_tiles = 0;
   const char* data = nullptr;
   char* memory = nullptr;  // where they are to be packed
+  float* sums = nullptr;   // where those over groups are to be; see LinearBlock::sums
 };
 
 // How a product is cut into tasks: panels first, so that the weights are read once, and rows too
@@ -40,9 +41,12 @@ struct Division {
   int64_t row_tasks = 0;
 };
 
+// With one part of the weight.
 struct PlannedProduct {
   LinearProduct product;
-  PackedRows packed;
+  const LinearPart* part = nullptr;
+  LinearPath path = {};
+  PackedRows packed = {};
   Division division = {};
   int64_t first_task = 0;  // among those of all products
   int64_t first_tile = 0;  // of rows to be packed

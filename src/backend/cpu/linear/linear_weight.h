@@ -13,22 +13,44 @@
 
 namespace nanovllm {
 
-struct CpuLinearWeight final : LinearWeight {
-  std::unique_ptr<Buffer> panels;  // see linear_kernels.h and, if coded, coded_weights.h
-  std::vector<float> bias;         // [N], padded to whole panels; or empty
+// Neighbouring columns in one layout.
+struct LinearPart {
+  WeightLayout layout = WeightLayout::kPlain;
+  int64_t first_column = 0;
+  int64_t num_columns = 0;
   int64_t num_panels = 0;
-  int64_t num_steps = 0;
-  // If coded: all patches, and where each panel's begin.
+  int64_t panel_bytes = 0;
+  std::unique_ptr<Buffer> panels;  // see linear_kernels.h, coded_weights.h and code_panels.h
+  std::vector<float> bias;         // [num_columns], padded to whole panels; or empty
+  // Of kCoded12: all patches, and where each panel's begin.
   std::unique_ptr<Buffer> patches;
   std::vector<const WeightPatch*> panel_patches;
+  // Of kGroup, kByte and kSuper: how a panel lies in memory, and how what it is decoded to does.
+  CodePanels codes = {};
+  CodePanels decoded = {};
 
-  bool coded() const { return patches != nullptr; }
-  int64_t plain_panel_bytes() const { return num_steps * kPanelStepBytes; }
-  int64_t coded_panel_bytes() const {
-    return kCodeTableBytes + num_steps / kUnitSteps * kUnitBytes;
+  bool has_codes() const {
+    return layout != WeightLayout::kPlain && layout != WeightLayout::kCoded12;
   }
-  int64_t panel_bytes() const { return coded() ? coded_panel_bytes() : plain_panel_bytes(); }
+  int64_t bytes() const {
+    return num_panels * panel_bytes + static_cast<int64_t>(patches ? patches->bytes() : 0);
+  }
 };
+
+struct CpuLinearWeight final : LinearWeight {
+  std::vector<LinearPart> parts;  // one or more, in the order of their columns
+  int64_t num_steps = 0;
+
+  int64_t plain_panel_bytes() const { return num_steps * kPanelStepBytes; }
+};
+
+// What computes with a layout: a kernel for it, or if `decodes` that for plain panels, one of which
+// at a time is decoded.
+struct LinearPath {
+  void (*multiply)(const LinearBlock& block) = nullptr;
+  bool decodes = false;
+};
+LinearPath linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype);
 
 // As Backend::make_linear; its memory comes from the arena.
 std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,

@@ -1,0 +1,471 @@
+#include "backend/cpu/linear/code_pack.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "backend/cpu/linear/linear_pack.h"
+#include "base/check.h"
+#include "base/dtype.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kUnitVectors = 16;
+constexpr int kVectorWords = 32;
+
+// Columns whose codes are transposed at a time; of no format does a block begin within.
+constexpr int64_t kChunkColumns = 256;
+
+// The magnitudes of float8 with 4 bits of exponent and 3 of mantissa, without the NaN.
+float e4m3_magnitude(int code) {
+  const int exponent = code >> 3, mantissa = code & 7;
+  return exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                       : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 |
+                                              static_cast<uint32_t>(mantissa) << 20);
+}
+
+bool is_int8(const CodeFormat& format) {
+  for (int code = 0; code < 256; ++code) {
+    if (format.values[code] != static_cast<float>(static_cast<int8_t>(code))) return false;
+  }
+  return true;
+}
+
+bool is_e4m3(const CodeFormat& format) {
+  constexpr int kNaN = 127;
+  for (int code = 0; code < kNaN; ++code) {
+    const float value = e4m3_magnitude(code);
+    if (format.values[code] != value || format.values[code + 128] != -value) return false;
+  }
+  return true;
+}
+
+std::optional<CodeKind> kind_of(const CodeFormat& format) {
+  switch (format.code_bits) {
+    case 4:
+      return CodeKind::k4;
+    case 5:
+      return CodeKind::k5;
+    case 6:
+      return CodeKind::k6;
+    case 8:
+      if (is_int8(format)) return CodeKind::kInt8;
+      if (is_e4m3(format)) return CodeKind::kE4M3;
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+int64_t unit_bytes_of(CodeKind kind) {
+  switch (kind) {
+    case CodeKind::k4:
+      return 256;
+    case CodeKind::k5:
+      return 320;
+    case CodeKind::k6:
+      return 384;
+    case CodeKind::kInt8:
+    case CodeKind::kE4M3:
+      return 512;
+    case CodeKind::kBFloat16:
+      break;
+  }
+  return 1024;
+}
+
+ScaleKind scale_kind_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return ScaleKind::kFloat16;
+    case DType::kBFloat16:
+      return ScaleKind::kBFloat16;
+    default:
+      return ScaleKind::kFloat32;
+  }
+}
+
+int64_t scale_bytes_of(ScaleKind kind) { return kind == ScaleKind::kFloat32 ? 4 : 2; }
+
+// Columns of a scale of 16 bits in the part: a rank's share may begin within the file's.
+int64_t super_columns_of(const HostMatrix& piece) {
+  int64_t columns = piece.codes->super_columns;
+  while (columns > piece.codes->group_columns && piece.first_col % columns != 0) columns /= 2;
+  return std::max(columns, piece.codes->group_columns);
+}
+
+void set_sizes(CodePanels& shape) {
+  const int64_t vector = kPanelColumns * scale_bytes_of(shape.scales);
+  const int64_t offsets = shape.has_offsets ? 2 : 1;
+  shape.header_bytes = offsets * vector;
+  if (shape.is_super) {
+    shape.header_bytes += round_up(shape.block_groups * offsets * kPanelColumns, 64);
+  }
+  shape.unit_bytes = unit_bytes_of(shape.kind);
+  shape.panel_bytes = divide_up(shape.num_groups, shape.block_groups) * shape.header_bytes +
+                      shape.num_units * shape.unit_bytes;
+}
+
+// Row n of the stacked pieces, null behind the last.
+struct PieceRow {
+  const HostMatrix* piece = nullptr;
+  int64_t row = 0;  // of the file
+};
+PieceRow piece_row(std::span<const HostMatrix> pieces, int64_t n) {
+  for (const HostMatrix& piece : pieces) {
+    if (n < piece.rows) return {&piece, piece.file_row(n)};
+    n -= piece.rows;
+  }
+  return {};
+}
+using PanelRows = std::array<PieceRow, kPanelColumns>;
+
+// Codes of 4 bits of four vectors in one, and so on; see code_panels.h.
+void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[kVectorWords]) {
+  for (int i = 0; i < kVectorWords; ++i) {
+    const auto put = [&](int to, unsigned word) { w[to][i] = static_cast<uint16_t>(word); };
+    switch (kind) {
+      case CodeKind::k4:
+        for (int j = 0; j < 4; ++j) {
+          const auto* from = v + 4 * j;
+          put(j, from[0][i] | from[1][i] << 4 | from[2][i] << 8 | from[3][i] << 12);
+        }
+        break;
+      case CodeKind::k5:
+        for (int j = 0; j < 5; ++j) {
+          const auto* from = v + 3 * j;
+          put(j, from[0][i] | from[1][i] << 5 | from[2][i] << 10 | (v[15][i] >> j & 1) << 15);
+        }
+        break;
+      case CodeKind::k6:
+        for (int half = 0; half < 2; ++half) {
+          const auto* from = v + 8 * half;
+          const unsigned seventh = from[6][i], eighth = from[7][i];
+          const unsigned rest[3] = {seventh & 15, seventh >> 4 | eighth >> 4 << 2, eighth & 15};
+          for (int j = 0; j < 3; ++j) {
+            put(3 * half + j, from[2 * j][i] | from[2 * j + 1][i] << 6 | rest[j] << 12);
+          }
+        }
+        break;
+      case CodeKind::kInt8:
+      case CodeKind::kE4M3:
+        for (int j = 0; j < 8; ++j) put(j, v[2 * j][i] | v[2 * j + 1][i] << 8);
+        break;
+      case CodeKind::kBFloat16:
+        break;
+    }
+  }
+}
+
+// The code of word i of a unit's vector q.
+unsigned code_at(CodeKind kind, const char* unit, int q, int i) {
+  const auto word = [&](int j) -> unsigned {
+    uint16_t value;
+    std::memcpy(&value, unit + (j * kVectorWords + i) * 2, sizeof value);
+    return value;
+  };
+  switch (kind) {
+    case CodeKind::k4:
+      return word(q / 4) >> 4 * (q % 4) & 15;
+    case CodeKind::k5: {
+      if (q < 15) return word(q / 3) >> 5 * (q % 3) & 31;
+      unsigned code = 0;
+      for (int bit = 0; bit < 5; ++bit) code |= word(bit) >> 15 << bit;
+      return code;
+    }
+    case CodeKind::k6: {
+      const int first = q / 8 * 3, in_half = q % 8;
+      if (in_half < 6) return word(first + in_half / 2) >> 6 * (in_half % 2) & 63;
+      const bool is_seventh = in_half == 6;
+      const unsigned high = word(first + 1) >> (is_seventh ? 12 : 14) & 3;
+      return word(first + (is_seventh ? 0 : 2)) >> 12 | high << 4;
+    }
+    case CodeKind::kInt8:
+    case CodeKind::kE4M3:
+      return word(q / 2) >> 8 * (q % 2) & 255;
+    case CodeKind::kBFloat16:
+      break;
+  }
+  return word(q);
+}
+
+// What a code stands for, as bfloat16.
+uint16_t value_of(const CodePanels& shape, unsigned code) {
+  switch (shape.kind) {
+    case CodeKind::k4:
+    case CodeKind::k5:
+    case CodeKind::k6:
+      return shape.values[code];
+    case CodeKind::kInt8:
+      return to_bfloat16(static_cast<float>(static_cast<int>(code) - 128)).bits;
+    case CodeKind::kE4M3: {
+      const float magnitude = e4m3_magnitude(static_cast<int>(code & 127));
+      return to_bfloat16(code > 127 ? -magnitude : magnitude).bits;
+    }
+    case CodeKind::kBFloat16:
+      break;
+  }
+  return static_cast<uint16_t>(code);
+}
+
+// Codes of the columns from `first` on, as pairs like a plain panel's bfloat16; zeros where the
+// panel has none.
+void read_chunk(const LinearKernels& kernels, CodeKind kind, const PanelRows& rows, int64_t first,
+                int64_t count, uint16_t* out) {
+  alignas(64) uint16_t staged[kPanelColumns][kChunkColumns];
+  std::array<const void*, kPanelColumns> pointers;
+  // Numbers from -128 on are stored as codes from 0 on.
+  const uint8_t flip = kind == CodeKind::kInt8 ? 0x80 : 0;
+  for (int r = 0; r < kPanelColumns; ++r) {
+    uint8_t codes[kChunkColumns] = {};
+    const auto& [piece, row] = rows[r];
+    if (piece != nullptr) piece->decoder->read_codes(row, piece->first_col + first, count, codes);
+    for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i] ^ flip;
+    pointers[r] = staged[r];
+  }
+  kernels.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, out, kPanelColumns, false);
+}
+
+// Exactly; all that a format's scales are has a half.
+uint16_t to_half(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000u, mantissa = bits & 0x7fffffu;
+  const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127;
+  uint32_t half = sign;
+  if (exponent >= -14 && exponent <= 15) {
+    half |= static_cast<uint32_t>(exponent + 15) << 10 | mantissa >> 13;
+  } else if (exponent >= -24 && exponent < -14) {
+    half |= (mantissa | 0x800000u) >> (-1 - exponent);
+  }
+  return static_cast<uint16_t>(half);
+}
+
+void put_scale(ScaleKind kind, char* vector, int column, float value) {
+  if (kind == ScaleKind::kFloat32) {
+    std::memcpy(vector + column * 4, &value, 4);
+    return;
+  }
+  const bool is_half = kind == ScaleKind::kFloat16;
+  const uint16_t bits = is_half ? to_half(value) : to_bfloat16(value).bits;
+  NANOVLLM_CHECK((is_half ? half_to_float(bits) : to_float(BFloat16{bits})) == value);
+  std::memcpy(vector + column * 2, &bits, 2);
+}
+
+float scale_at(ScaleKind kind, const char* vector, int column) {
+  if (kind == ScaleKind::kFloat32) {
+    float value;
+    std::memcpy(&value, vector + column * 4, 4);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, vector + column * 2, 2);
+  return kind == ScaleKind::kFloat16 ? half_to_float(bits) : to_float(BFloat16{bits});
+}
+
+// Where a header has what belongs to a group.
+struct Header {
+  const CodePanels& shape;
+  char* at;
+  int64_t group;  // of the block
+
+  char* offsets() const { return at + kPanelColumns * scale_bytes_of(shape.scales); }
+  char* codes() const {
+    const int64_t vector = kPanelColumns * scale_bytes_of(shape.scales);
+    const int64_t vectors = shape.has_offsets ? 2 : 1;
+    return at + vectors * vector + group * vectors * kPanelColumns;
+  }
+
+  void put(int column, const GroupScale& scale) const {
+    if (group == 0) {
+      put_scale(shape.scales, at, column, scale.scale);
+      if (shape.has_offsets) put_scale(shape.scales, offsets(), column, scale.offset);
+    }
+    if (!shape.is_super) return;
+    codes()[column] = static_cast<char>(scale.scale_code);
+    if (shape.has_offsets) codes()[kPanelColumns + column] = static_cast<char>(scale.offset_code);
+  }
+  // An element is scale v + offset or, where offsets are zeros, scale (v - offset).
+  GroupScale get(int column) const {
+    GroupScale got;
+    got.scale = scale_at(shape.scales, at, column);
+    if (shape.has_offsets) got.offset = scale_at(shape.scales, offsets(), column);
+    if (shape.is_super) {
+      got.scale *= static_cast<float>(static_cast<signed char>(codes()[column]));
+      got.offset *= -static_cast<float>(
+          static_cast<signed char>(shape.has_offsets ? codes()[kPanelColumns + column] : 0));
+    } else if (shape.divides_by_factor) {
+      got.scale /= shape.factor;
+    } else {
+      got.scale *= shape.factor;
+    }
+    return got;
+  }
+};
+
+// visit(group, Header, its first unit, units) for all groups of a panel.
+template <typename Visit>
+void for_each_group(const CodePanels& shape, const char* panel, Visit visit) {
+  char* at = const_cast<char*>(panel);
+  int64_t units_left = shape.num_units;
+  for (int64_t group = 0; group < shape.num_groups;) {
+    char* const header = at;
+    const int64_t end = std::min(group + shape.block_groups, shape.num_groups);
+    at += shape.header_bytes;
+    for (int64_t in_block = 0; group < end; ++group, ++in_block) {
+      const int64_t units = std::min(shape.group_units, units_left);
+      units_left -= units;
+      visit(group, Header{shape, header, in_block}, at, units);
+      at += units * shape.unit_bytes;
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
+  if (piece.codes == nullptr) return std::nullopt;
+  const CodeFormat& format = *piece.codes;
+  const std::optional<CodeKind> kind = kind_of(format);
+  if (!kind) return std::nullopt;
+  const int64_t whole = std::max(piece.row_stride, piece.first_col + piece.cols);
+  const bool is_one_group = format.group_columns >= whole;
+  const bool ends_whole =
+      piece.cols % format.group_columns == 0 || piece.first_col + piece.cols == whole;
+  if (!is_one_group && (piece.first_col % format.group_columns != 0 || !ends_whole)) {
+    return std::nullopt;
+  }
+  if (!is_one_group && format.group_columns % kCodeUnitColumns != 0) return std::nullopt;
+  CodePanels shape = {};
+  shape.kind = *kind;
+  shape.scales = scale_kind_of(format.scale_dtype);
+  shape.has_offsets = format.offset != CodeFormat::Offset::kNone;
+  shape.offsets_are_zeros = format.offset == CodeFormat::Offset::kZero;
+  shape.is_super = format.layout == WeightLayout::kSuper;
+  shape.divides_by_factor = format.divides_by_factor;
+  shape.factor = format.factor;
+  shape.num_units = divide_up(piece.cols, kCodeUnitColumns);
+  shape.num_groups = is_one_group ? 1 : divide_up(piece.cols, format.group_columns);
+  shape.group_units = is_one_group ? shape.num_units : format.group_columns / kCodeUnitColumns;
+  shape.block_groups = shape.is_super ? super_columns_of(piece) / format.group_columns : 1;
+  set_sizes(shape);
+  if (format.code_bits < 8) {
+    for (int i = 0; i < 64; ++i) {
+      shape.values[i] = to_bfloat16(format.values[i & ((1 << format.code_bits) - 1)]).bits;
+    }
+  } else {
+    for (int i = 0; i < 64; ++i) shape.values[i] = to_bfloat16(e4m3_magnitude(i)).bits;
+  }
+  return shape;
+}
+
+bool have_equal_codes(const HostMatrix& a, const HostMatrix& b) {
+  return a.codes != nullptr && b.codes != nullptr && *a.codes == *b.codes &&
+         a.first_col == b.first_col && a.cols == b.cols;
+}
+
+void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
+                     std::span<const HostMatrix> pieces, int64_t panel, char* out) {
+  const int64_t columns = pieces[0].cols;
+  PanelRows rows;
+  for (int i = 0; i < kPanelColumns; ++i) rows[i] = piece_row(pieces, panel * kPanelColumns + i);
+
+  std::vector<GroupScale> scales(static_cast<size_t>(kPanelColumns * shape.num_groups));
+  for (int i = 0; i < kPanelColumns; ++i) {
+    const auto& [piece, row] = rows[i];
+    if (piece == nullptr) continue;
+    const int64_t first = piece->first_col / piece->codes->group_columns;
+    piece->decoder->read_scales(row, first, shape.num_groups, &scales[i * shape.num_groups]);
+  }
+
+  alignas(64) uint16_t chunk[kChunkColumns / kCodeUnitColumns][kUnitVectors][kVectorWords];
+  int64_t read_columns = 0, unit_in_chunk = 0;
+  for_each_group(shape, out, [&](int64_t group, const Header& header, char* units, int64_t count) {
+    for (int i = 0; i < kPanelColumns; ++i) header.put(i, scales[i * shape.num_groups + group]);
+    for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
+      if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
+        const int64_t there = std::min(kChunkColumns, columns - read_columns);
+        read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
+        read_columns += there;
+        unit_in_chunk = 0;
+      }
+      alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
+      join_words(shape.kind, chunk[unit_in_chunk], joined);
+      std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
+    }
+  });
+}
+
+CodePanels decoded_shape(const CodePanels& shape) {
+  CodePanels decoded = shape;
+  decoded.kind = CodeKind::kBFloat16;
+  decoded.scales = ScaleKind::kFloat32;
+  decoded.offsets_are_zeros = decoded.is_super = decoded.divides_by_factor = false;
+  decoded.factor = 1;
+  decoded.block_groups = 1;
+  set_sizes(decoded);
+  return decoded;
+}
+
+void decode_code_panel(const CodePanels& shape, const char* panel, char* out) {
+  const CodePanels decoded = decoded_shape(shape);
+  for_each_group(shape, panel, [&](int64_t, const Header& header, char* units, int64_t count) {
+    const Header to{decoded, out, 0};
+    for (int i = 0; i < kPanelColumns; ++i) {
+      GroupScale scale = header.get(i);
+      if (shape.offsets_are_zeros) scale.offset = -(scale.scale * scale.offset);
+      to.put(i, scale);
+    }
+    out += decoded.header_bytes;
+    for (int64_t unit = 0; unit < count; ++unit, out += decoded.unit_bytes) {
+      for (int q = 0; q < kUnitVectors; ++q) {
+        for (int i = 0; i < kVectorWords; ++i) {
+          const uint16_t value =
+              value_of(shape, code_at(shape.kind, units + unit * shape.unit_bytes, q, i));
+          std::memcpy(out + (q * kVectorWords + i) * 2, &value, sizeof value);
+        }
+      }
+    }
+  });
+}
+
+void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
+                     char* out) {
+  int64_t k = 0;
+  // Two k that are side by side for each column as bfloat16, one after the other as float32.
+  const auto put = [&](int64_t at, int column, float value) {
+    if (to_bf16) {
+      const BFloat16 rounded = to_bfloat16(value);
+      std::memcpy(out + at / 2 * kPanelStepBytes + column * 4 + at % 2 * 2, &rounded, 2);
+    } else {
+      std::memcpy(out + at * kPanelStepBytes + column * 4, &value, 4);
+    }
+  };
+  for_each_group(shape, panel, [&](int64_t, const Header& header, char* units, int64_t count) {
+    std::array<GroupScale, kPanelColumns> scales;
+    for (int i = 0; i < kPanelColumns; ++i) scales[i] = header.get(i);
+    for (int64_t unit = 0; unit < count; ++unit, k += kCodeUnitColumns) {
+      for (int q = 0; q < kUnitVectors; ++q) {
+        for (int i = 0; i < kVectorWords; ++i) {
+          const uint16_t bits =
+              value_of(shape, code_at(shape.kind, units + unit * shape.unit_bytes, q, i));
+          const int column = q % 2 * (kVectorWords / 2) + i / 2;
+          const float v = to_float(BFloat16{bits});
+          const auto& [s, offset, t, n] = scales[column];
+          const float value = shape.offsets_are_zeros ? s * (v - offset)
+                              : shape.has_offsets     ? s * v + offset
+                                                      : s * v;
+          put(k + q / 2 * 2 + i % 2, column, value);
+        }
+      }
+    }
+  });
+  const int64_t steps = to_bf16 ? k / 2 : k;
+  std::memset(out + steps * kPanelStepBytes, 0,
+              static_cast<size_t>((num_steps - steps) * kPanelStepBytes));
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,35 @@
+// Packing of codes into the panels of code_panels.h, and reading them back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "backend/cpu/linear/code_panels.h"
+#include "backend/cpu/linear/linear_kernels.h"
+#include "ops/host_matrix.h"
+
+namespace nanovllm {
+
+// How the panels of matrices with equal formats lie in memory; nothing if a part of a matrix cuts a
+// group, or if a format's values are none that kernels know: then they are decoded to numbers.
+std::optional<CodePanels> plan_code_panels(const HostMatrix& piece);
+
+// Whether two matrices can be packed into one part.
+bool have_equal_codes(const HostMatrix& a, const HostMatrix& b);
+
+// Panel `panel` of the stacked rows of matrices whose formats are equal; `out` is aligned to 64
+// bytes.
+void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
+                     std::span<const HostMatrix> pieces, int64_t panel, char* out);
+
+// The panel that a product of many rows goes through: kind kBFloat16, with scales of float32.
+CodePanels decoded_shape(const CodePanels& shape);
+void decode_code_panel(const CodePanels& shape, const char* panel, char* out);
+
+// The weights of a panel as MatrixDecoder::decode gives them, as a plain panel of num_steps steps
+// of float32, or of bfloat16 rounded to nearest even.
+void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
+                     char* out);
+
+}  // namespace nanovllm
