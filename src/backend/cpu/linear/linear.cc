@@ -21,14 +21,14 @@ constexpr int64_t kStreams = 4;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
-PackedRows plan_rows(const LinearProduct& p, const LinearKernels& kernels) {
+PackedRows plan_rows(const LinearProduct& p, const LinearKernels& kernels, int tile_rows) {
   const bool bf16 = p.weight->dtype == DType::kBFloat16;
   const int64_t rows = p.out.rows();
   PackedRows packed;
   packed.format = bf16 ? kernels.bf16_format : RowFormat::kTileFloats;
   const int64_t words = bf16 && packed.format == RowFormat::kTileFloats ? 2 : 1;
   packed.row_bytes = p.weight->num_steps * words * 4;
-  packed.num_tiles = divide_up(rows, bf16 ? kernels.bf16_tile_rows : kernels.f32_tile_rows);
+  packed.num_tiles = divide_up(rows, tile_rows);
   packed.tiling = {rows / packed.num_tiles, rows % packed.num_tiles};
   packed.data = nullptr;
   return packed;
@@ -245,11 +245,12 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
   int64_t num_tasks = 0, decoded_bytes = 0;
   for (const LinearProduct& product : products) {
     for (const LinearPart& part : product.weight->parts) {
+      const LinearPath path = linear_path(kernels, part.layout, product.weight->dtype);
       PlannedProduct& p = planned_.emplace_back(
           PlannedProduct{.product = product,
                          .part = &part,
-                         .path = linear_path(kernels, part.layout, product.weight->dtype),
-                         .packed = plan_rows(product, kernels)});
+                         .path = path,
+                         .packed = plan_rows(product, kernels, path.tile_rows)});
       p.division = divide(part, product.weight->plain_panel_bytes(), p.packed.num_tiles, wanted);
       p.first_task = num_tasks;
       num_tasks += p.division.panel_tasks * p.division.row_tasks;

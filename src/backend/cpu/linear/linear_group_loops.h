@@ -166,27 +166,10 @@ class GroupLoops : private LinearLoops<Ops> {
                                                                   const typename Ops::Table& table,
                                                                   int first,
                                                                   Vec (&acc)[rows][vectors]) {
-    if constexpr (kind != CodeKind::kBFloat16) {
-#pragma GCC unroll 8
-      for (int line = 0; line < kUnitBytes<kind>; line += 64) {
-        Ops::prefetch_near(b + kAheadBytes + line);
-      }
-    }
-    multiply_part<kind, 0>(a, b, table, first, acc);
-    multiply_part<kind, 1>(a, b, table, first, acc);
-    multiply_part<kind, 2>(a, b, table, first, acc);
-    multiply_part<kind, 3>(a, b, table, first, acc);
-  }
-
-  template <CodeKind kind, int part, int rows, int vectors>
-  static inline __attribute__((always_inline)) void multiply_part(const char* a, const char* b,
-                                                                  const typename Ops::Table& table,
-                                                                  int first,
-                                                                  Vec (&acc)[rows][vectors]) {
     if constexpr (kind == CodeKind::kBFloat16) {
-#pragma GCC unroll 2
-      for (int step = 0; step < kStepsOfPart; ++step) {
-        const int s = part * kStepsOfPart + step;
+      // Not unrolled, so that code stays small: nothing is gained.
+#pragma GCC unroll 1
+      for (int s = 0; s < kCodeUnitSteps; ++s) {
         const char* at = b + s * kPanelStepBytes + first * kVectorBytes;
         typename Ops::B w[vectors];
 #pragma GCC unroll 4
@@ -194,17 +177,31 @@ class GroupLoops : private LinearLoops<Ops> {
         multiply_step<rows, vectors>(a + s * rows * Ops::kRowBytes, w, acc);
       }
     } else {
-      static_assert(vectors == kVectorsPerPanel);
-      Words words[kStepsOfPart * vectors];
-      Ops::template decode<kind, part>(b, table, words);
-#pragma GCC unroll 2
-      for (int step = 0; step < kStepsOfPart; ++step) {
-        const int s = part * kStepsOfPart + step;
-        typename Ops::B w[vectors];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; ++v) w[v] = Ops::weights(words[step * vectors + v]);
-        multiply_step<rows, vectors>(a + s * rows * Ops::kRowBytes, w, acc);
+#pragma GCC unroll 8
+      for (int line = 0; line < kUnitBytes<kind>; line += 64) {
+        Ops::prefetch_near(b + kAheadBytes + line);
       }
+      multiply_part<kind, 0>(a, b, table, acc);
+      multiply_part<kind, 1>(a, b, table, acc);
+      multiply_part<kind, 2>(a, b, table, acc);
+      multiply_part<kind, 3>(a, b, table, acc);
+    }
+  }
+
+  template <CodeKind kind, int part, int rows, int vectors>
+  static inline __attribute__((always_inline)) void multiply_part(const char* a, const char* b,
+                                                                  const typename Ops::Table& table,
+                                                                  Vec (&acc)[rows][vectors]) {
+    static_assert(vectors == kVectorsPerPanel);
+    Words words[kStepsOfPart * vectors];
+    Ops::template decode<kind, part>(b, table, words);
+#pragma GCC unroll 2
+    for (int step = 0; step < kStepsOfPart; ++step) {
+      const int s = part * kStepsOfPart + step;
+      typename Ops::B w[vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) w[v] = Ops::weights(words[step * vectors + v]);
+      multiply_step<rows, vectors>(a + s * rows * Ops::kRowBytes, w, acc);
     }
   }
 

@@ -104,6 +104,7 @@ struct LinearKernels {
   // are decoded to plain ones.
   void (*codes_bf16)(const LinearBlock& block);
   void (*codes_f32)(const LinearBlock& block);
+  int codes_tile_rows;
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);

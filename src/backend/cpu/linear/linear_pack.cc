@@ -18,6 +18,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                               nullptr,
                                               nullptr,
                                               nullptr,
+                                              0,
                                               bf16_to_f32_portable,
                                               f16_to_f32_portable,
                                               f32_to_bf16_portable};
@@ -31,6 +32,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                           code_panel_avx2,
                                           linear_codes_avx2,
                                           linear_codes_avx2,
+                                          5,
                                           bf16_to_f32_avx2,
                                           f16_to_f32_avx2,
                                           f32_to_bf16_avx2};
@@ -43,6 +45,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                             code_panel_avx512,
                                             linear_codes_avx512,
                                             linear_codes_avx512,
+                                            12,
                                             bf16_to_f32_avx2,
                                             f16_to_f32_avx2,
                                             f32_to_bf16_avx2};

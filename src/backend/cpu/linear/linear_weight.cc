@@ -137,18 +137,21 @@ std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix
 
 LinearPath linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype) {
   const bool bf16 = dtype == DType::kBFloat16;
-  const auto plain = bf16 ? kernels.bf16 : kernels.f32;
+  LinearPath path = {bf16 ? kernels.bf16 : kernels.f32,
+                     bf16 ? kernels.bf16_tile_rows : kernels.f32_tile_rows};
   switch (layout) {
     case WeightLayout::kPlain:
     case WeightLayout::kCoded12:
-      return {plain};
+      return path;
     case WeightLayout::kGroup:
     case WeightLayout::kByte:
     case WeightLayout::kSuper:
       break;
   }
   const auto on_codes = bf16 ? kernels.codes_bf16 : kernels.codes_f32;
-  return on_codes != nullptr ? LinearPath{on_codes} : LinearPath{plain, true};
+  if (on_codes != nullptr) return {on_codes, kernels.codes_tile_rows};
+  path.decodes = true;
+  return path;
 }
 
 std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,

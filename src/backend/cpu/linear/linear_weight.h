@@ -48,6 +48,7 @@ struct CpuLinearWeight final : LinearWeight {
 // at a time is decoded.
 struct LinearPath {
   void (*multiply)(const LinearBlock& block) = nullptr;
+  int tile_rows = 0;  // at most, a tile
   bool decodes = false;
 };
 LinearPath linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype);

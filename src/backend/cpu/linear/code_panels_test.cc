@@ -1,0 +1,375 @@
+// Weights in codes: their packing against what decoders give, their products against plain ones.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/isas_testing.h"
+#include "backend/cpu/linear/code_pack.h"
+#include "backend/cpu/linear/linear_pack.h"
+#include "base/code_format_testing.h"
+
+namespace nanovllm {
+namespace {
+
+using Offset = CodeFormat::Offset;
+constexpr WeightLayout kGroup = WeightLayout::kGroup, kByte = WeightLayout::kByte,
+                       kSuper = WeightLayout::kSuper;
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16, kF16 = DType::kFloat16;
+constexpr int64_t kAll = int64_t{1} << 20;
+
+std::vector<float> whole_numbers(int bits, int first) {
+  std::vector<float> values(size_t{1} << bits);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(first) + i;
+  return values;
+}
+
+std::vector<float> signed_bytes() {
+  std::vector<float> values;
+  for (int i = 0; i < 256; ++i) values.push_back(static_cast<float>(static_cast<int8_t>(i)));
+  return values;
+}
+
+std::vector<float> e4m3() {
+  std::vector<float> values;
+  for (int i = 0; i < 256; ++i) {
+    const int exponent = i >> 3 & 15, mantissa = i & 7;
+    const float magnitude = exponent == 0
+                                ? std::ldexp(static_cast<float>(mantissa), -9)
+                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    values.push_back(i > 127 ? -magnitude : magnitude);
+  }
+  return values;
+}
+
+const std::vector<float> kNibbles = whole_numbers(4, 0), kSignedNibbles = whole_numbers(4, -8),
+                         kFives = whole_numbers(5, -16), kSixes = whole_numbers(6, -32),
+                         kBytes = signed_bytes(), kE4M3 = e4m3(),
+                         kTable = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+
+struct NamedFormat {
+  const char* name;
+  CodeFormat format;
+};
+const NamedFormat kFormats[] = {
+    {"Q4_0", {kGroup, 4, kSignedNibbles.data(), 32}},
+    {"Q4_1", {kGroup, 4, kNibbles.data(), 32, 0, kF16, Offset::kMinimum}},
+    {"Q5_0", {kGroup, 5, kFives.data(), 32}},
+    {"Q5_1", {kGroup, 5, kFives.data(), 32, 0, kF16, Offset::kMinimum}},
+    {"IQ4_NL", {kGroup, 4, kTable.data(), 32}},
+    {"MXFP4", {kGroup, 4, kTable.data(), 32, 0, kBf16}},
+    {"NVFP4", {kGroup, 4, kTable.data(), 16, 0, kBf16, Offset::kNone, 3, true}},
+    {"AWQ", {kGroup, 4, kNibbles.data(), 128, 0, kF16, Offset::kZero}},
+    {"Int4", {kGroup, 4, kSignedNibbles.data(), 64, 0, kBf16, Offset::kNone, 1.5f}},
+    {"Q8_0", {kByte, 8, kBytes.data(), 32}},
+    {"Int8WithZero", {kByte, 8, kBytes.data(), 128, 0, kBf16, Offset::kZero}},
+    {"FP8OfColumns", {kByte, 8, kE4M3.data(), kAll, 0, kF32}},
+    {"FP8OfTiles", {kByte, 8, kE4M3.data(), 128, 0, kF32}},
+    {"Q4_K", {kSuper, 4, kNibbles.data(), 32, 256, kF16, Offset::kMinimum}},
+    {"Q5_K", {kSuper, 5, kFives.data(), 32, 256, kF16, Offset::kMinimum}},
+    {"Q6_K", {kSuper, 6, kSixes.data(), 16, 256}},
+    {"IQ4_XS", {kSuper, 4, kTable.data(), 32, 256}},
+};
+
+// Random codes and scales, among them zeros, that are the same whenever they are read.
+class RandomDecoder final : public MatrixDecoder {
+ public:
+  RandomDecoder(const CodeFormat& format, int64_t rows, int64_t cols)
+      : format_(format), cols_(cols) {
+    std::mt19937 rng(static_cast<uint32_t>(rows * 131 + cols));
+    codes_.resize(static_cast<size_t>(rows * cols));
+    // All of them, then random ones.
+    for (size_t i = 0; i < codes_.size(); ++i) {
+      const unsigned code = i < 256 ? static_cast<unsigned>(i) : rng();
+      codes_[i] = static_cast<uint8_t>(code & ((1u << format.code_bits) - 1));
+      if (format.values == kE4M3.data() && (codes_[i] & 127) == 127) codes_[i] = 0;  // NaN
+    }
+    num_groups_ = divide_up(cols, format.group_columns);
+    const int64_t super_groups =
+        format.layout == kSuper ? format.super_columns / format.group_columns : 1;
+    for (int64_t i = 0; i < rows * num_groups_; ++i) {
+      GroupScale scale;
+      if (i % num_groups_ % super_groups == 0) {
+        scale.scale = rng() % 8 == 0 ? 0 : static_cast<float>(rng() % 255 + 1) / 4096;
+        if (rng() % 4 == 0) scale.scale = -scale.scale;
+        if (format.offset == Offset::kMinimum) scale.offset = static_cast<float>(rng() % 99) / 64;
+        if (format.offset == Offset::kZero) scale.offset = static_cast<float>(rng() % 16);
+      } else {
+        scale.scale = scales_.back().scale;
+        scale.offset = scales_.back().offset;
+      }
+      if (format.layout == kSuper) {
+        scale.scale_code = static_cast<int8_t>(rng());
+        scale.offset_code = static_cast<int8_t>(rng());
+      }
+      scales_.push_back(scale);
+    }
+  }
+
+  void decode(int64_t row, int64_t col, int64_t count, float* out) const override {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t c = col + i;
+      out[i] = test::element_of(format_, codes_[row * cols_ + c],
+                                scales_[row * num_groups_ + c / format_.group_columns]);
+    }
+  }
+  const CodeFormat* code_format() const override { return &format_; }
+  void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override {
+    std::copy_n(codes_.begin() + row * cols_ + col, count, out);
+  }
+  void read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const override {
+    ASSERT_LE(first + count, num_groups_);
+    std::copy_n(scales_.begin() + row * num_groups_ + first, count, out);
+  }
+
+  HostMatrix matrix() const {
+    return {.rows = std::ssize(codes_) / cols_,
+            .cols = cols_,
+            .row_stride = cols_,
+            .decoder = this,
+            .codes = &format_};
+  }
+
+ private:
+  const CodeFormat format_;
+  const int64_t cols_;
+  int64_t num_groups_;
+  std::vector<uint8_t> codes_;
+  std::vector<GroupScale> scales_;
+};
+
+float element(const HostMatrix& matrix, int64_t row, int64_t col) {
+  float value;
+  matrix.decoder->decode(matrix.file_row(row), matrix.first_col + col, 1, &value);
+  return value;
+}
+
+// All panels of a matrix decode to decode()'s bits.
+void expect_packs_without_loss(const HostMatrix& matrix, Isa isa) {
+  const auto shape = plan_code_panels(matrix);
+  ASSERT_TRUE(shape.has_value());
+  const int64_t num_steps = round_up(matrix.cols, kStepMultiple);
+  const auto panel = allocate_host(static_cast<size_t>(shape->panel_bytes));
+  std::vector<float> plain(static_cast<size_t>(num_steps * kPanelColumns));
+  for (int64_t p = 0; p < divide_up(matrix.rows, kPanelColumns); ++p) {
+    pack_code_panel(linear_kernels(isa), *shape, {&matrix, 1}, p,
+                    static_cast<char*>(panel->data()));
+    decode_to_plain(*shape, static_cast<char*>(panel->data()), false, num_steps,
+                    reinterpret_cast<char*>(plain.data()));
+    for (int64_t c = 0; c < kPanelColumns && p * kPanelColumns + c < matrix.rows; ++c) {
+      for (int64_t k = 0; k < matrix.cols; ++k) {
+        const float wanted = element(matrix, p * kPanelColumns + c, k);
+        ASSERT_EQ(std::bit_cast<uint32_t>(plain[k * kPanelColumns + c]),
+                  std::bit_cast<uint32_t>(wanted))
+            << "column " << c << " of panel " << p << ", k " << k;
+      }
+    }
+  }
+}
+
+struct Product {
+  Product(int64_t rows, int64_t k, int64_t n, DType act)
+      : x_bytes(static_cast<size_t>(rows * k) * size_of(act)),
+        out_values(static_cast<size_t>(rows * n), -12345.0f),
+        x(x_bytes.data(), act, {rows, k}),
+        out(out_values.data(), kF32, {rows, n}) {}
+  void set(int64_t i, float value) {
+    if (x.dtype == kF32) {
+      x.f32()[i] = value;
+    } else {
+      x.bf16()[i] = to_bfloat16(value);
+    }
+  }
+  void draw(std::mt19937& rng) {
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < x.num_elements(); ++i) set(i, normal(rng));
+  }
+  float x_at(int64_t i) const { return x.dtype == kF32 ? x.f32()[i] : to_float(x.bf16()[i]); }
+
+  std::vector<char> x_bytes;
+  std::vector<float> out_values;
+  Tensor x, out;
+};
+
+class CodePanelsTest : public ::testing::TestWithParam<Isa> {};
+
+TEST_P(CodePanelsTest, EveryFormatComesBackBitForBit) {
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const int64_t group = format.group_columns == kAll ? 128 : format.group_columns;
+    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, group}, {1, 16}, {33, 2 * group}, {31, 1000}, {70, 768}}) {
+      expect_packs_without_loss(RandomDecoder(format, rows, cols).matrix(), GetParam());
+    }
+  }
+}
+
+// With the identity: what a kernel makes of a code, a scale and an offset, for few and many rows.
+TEST_P(CodePanelsTest, ProductsWithTheIdentityGiveTheWeights) {
+  constexpr int64_t kDepth = 272, kColumns = 45;
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, kColumns, kDepth);
+    const HostMatrix matrix = decoder.matrix();
+    for (const DType dtype : {kBf16, kF32}) {
+      CpuBackend cpu({2, GetParam()});
+      const auto weight = cpu.make_linear({&matrix, 1}, nullptr, dtype);
+      EXPECT_EQ(weight->layout, format.layout);
+      const bool rounds =
+          linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decodes && dtype == kBf16;
+      Product all(kDepth, kDepth, kColumns, dtype);
+      for (int64_t i = 0; i < kDepth; ++i) all.set(i * kDepth + i, 1);
+      for (const int64_t m : {int64_t{1}, int64_t{3}, kDepth}) {
+        for (int64_t first = 0; first + m <= kDepth; first += m) {
+          cpu.linear(all.out.slice_rows(first, first + m), all.x.slice_rows(first, first + m),
+                     *weight);
+        }
+        for (int64_t k = 0; k < kDepth; ++k) {
+          for (int64_t n = 0; n < kColumns; ++n) {
+            const float exact = element(matrix, n, k);
+            const float wanted = rounds ? to_float(to_bfloat16(exact)) : exact;
+            const float got = all.out_values[k * kColumns + n];
+            // Zeros are taken off after the product.
+            const float bound = format.offset == Offset::kZero ? std::abs(wanted) * 0x1p-18f : 0;
+            ASSERT_NEAR(got, wanted, bound) << m << " rows, k " << k << ", column " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CodePanelsTest, ProductsAreThoseOfTheDecodedWeights) {
+  std::mt19937 rng(1);
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{{1, 16}, {40, 500}}) {
+      const RandomDecoder decoder(format, n, k);
+      const HostMatrix matrix = decoder.matrix();
+      std::vector<float> bias(static_cast<size_t>(n), 0.5f);
+      for (const DType dtype : {kBf16, kF32}) {
+        CpuBackend cpu({2, GetParam()});
+        const auto weight = cpu.make_linear({&matrix, 1}, bias.data(), dtype);
+        const bool rounds = linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decodes;
+        for (const int64_t m : {1, 5, 40}) {
+          Product product(m, k, n, dtype);
+          product.draw(rng);
+          cpu.linear(product.out, product.x, *weight);
+          for (int64_t i = 0; i < m * n; ++i) {
+            double sum = 0.5, magnitude = 0.5;
+            for (int64_t c = 0; c < k; ++c) {
+              const double term =
+                  static_cast<double>(product.x_at(i / n * k + c)) * element(matrix, i % n, c);
+              sum += term;
+              magnitude += std::abs(term);
+            }
+            const double unit = rounds && dtype == kBf16 ? 0x1p-9 : 0x1p-18;
+            ASSERT_NEAR(product.out_values[i], sum, magnitude * unit) << m << " rows, at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Also one whose pieces have several formats: as if each were a weight of its own.
+TEST_P(CodePanelsTest, ARowHasTheSameBitsInEveryBatchWithAnyNumberOfThreadsAndAnyNeighbours) {
+  std::mt19937 rng(2);
+  constexpr int64_t kDepth = 1056, kRows = 70;
+  std::vector<RandomDecoder> decoders;
+  decoders.reserve(std::size(kFormats) * 2);
+  for (const auto& [name, format] : kFormats) {
+    for (const int64_t n : {33, 20}) {
+      decoders.emplace_back(format, n, kDepth);
+    }
+  }
+  std::vector<HostMatrix> pieces;
+  int64_t columns = 0;
+  for (const RandomDecoder& decoder : decoders) {
+    pieces.push_back(decoder.matrix());
+    columns += pieces.back().rows;
+  }
+  for (const DType dtype : {kBf16, kF32}) {
+    Product one(kRows, kDepth, columns, dtype);
+    one.draw(rng);
+    {
+      CpuBackend cpu({1, GetParam()});
+      int64_t first = 0;
+      for (const HostMatrix& piece : pieces) {
+        const auto weight = cpu.make_linear({&piece, 1}, nullptr, dtype);
+        std::vector<float> out(static_cast<size_t>(piece.rows));
+        for (int64_t r = 0; r < kRows; ++r) {
+          cpu.linear(Tensor(out.data(), kF32, {1, piece.rows}), one.x.slice_rows(r, r + 1),
+                     *weight);
+          std::copy(out.begin(), out.end(), one.out_values.begin() + r * columns + first);
+        }
+        first += piece.rows;
+      }
+    }
+    for (const int threads : {1, 3}) {
+      CpuBackend cpu({threads, GetParam()});
+      const auto weight = cpu.make_linear(pieces, nullptr, dtype);
+      for (const int64_t m : {1, 2, 5, 12, 13, 70}) {
+        std::vector<float> out(static_cast<size_t>(m * columns), -1.0f);
+        cpu.linear(Tensor(out.data(), kF32, {m, columns}), one.x.first_rows(m), *weight);
+        ASSERT_EQ(std::memcmp(out.data(), one.out_values.data(), out.size() * 4), 0)
+            << m << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(CodePanelsTest, AShareOfColumnsKeepsItsScales) {
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, 33, 1024);
+    for (const int64_t first : {0, 128, 384, 512}) {
+      HostMatrix share = decoder.matrix();
+      share.first_col = first;
+      share.cols = 128;
+      share.first_row = 1;
+      share.rows = 32;
+      expect_packs_without_loss(share, GetParam());
+    }
+    HostMatrix cut = decoder.matrix();
+    cut.first_col = 8;
+    cut.cols = 1016;
+    EXPECT_EQ(plan_code_panels(cut).has_value(), format.group_columns == kAll);
+    cut.first_col = 0;
+    cut.cols = 1000;
+    EXPECT_EQ(plan_code_panels(cut).has_value(), format.group_columns == kAll);
+    CpuBackend cpu({1, GetParam()});
+    EXPECT_EQ(cpu.make_linear({&cut, 1}, nullptr, kF32)->layout,
+              format.group_columns == kAll ? kByte : WeightLayout::kPlain);
+  }
+}
+
+TEST_P(CodePanelsTest, EveryLayoutHasAPath) {
+  const LinearKernels& kernels = linear_kernels(GetParam());
+  for (const DType dtype : {kBf16, kF32}) {
+    const auto plain = dtype == kBf16 ? kernels.bf16 : kernels.f32;
+    for (const WeightLayout layout : {WeightLayout::kPlain, WeightLayout::kCoded12}) {
+      EXPECT_EQ(linear_path(kernels, layout, dtype).multiply, plain);
+      EXPECT_FALSE(linear_path(kernels, layout, dtype).decodes);
+    }
+    const bool on_codes =
+        GetParam() != Isa::kPortable && (GetParam() != Isa::kAmx || dtype == kF32);
+    for (const WeightLayout layout : {kGroup, kByte, kSuper}) {
+      const LinearPath path = linear_path(kernels, layout, dtype);
+      EXPECT_EQ(path.decodes, !on_codes);
+      EXPECT_EQ(path.multiply == plain, !on_codes);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, CodePanelsTest, ::testing::ValuesIn(available_isas()),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
+
+}  // namespace
+}  // namespace nanovllm
