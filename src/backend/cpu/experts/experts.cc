@@ -162,6 +162,7 @@ std::unique_ptr<ExpertWeights> CpuBackend::make_experts(const Experts& experts, 
     const float* const bias = m.bias.empty() ? nullptr : m.bias.data();
     Weight weight = pack_linear(pool_, isa_, m.pieces, bias, dtype, arena);
     w->bytes += weight->bytes;
+    add_layouts_of(w->parts_by_layout, *weight);
     return weight;
   };
   const auto pack_dense = [&](const Dense& dense) {
@@ -177,6 +178,7 @@ std::unique_ptr<ExpertWeights> CpuBackend::make_experts(const Experts& experts, 
     w->shared_activation = experts.shared->activation;
   }
   if (!experts.shared_gate.pieces.empty()) w->shared_gate = pack(experts.shared_gate);
+  w->layout = w->experts.front().gate_up->layout;
   w->format = w->experts.front().gate_up->format;
   return w;
 }

@@ -410,28 +410,6 @@ CodePanels decoded_shape(const CodePanels& shape) {
   return decoded;
 }
 
-void decode_code_panel(const CodePanels& shape, const char* panel, char* out) {
-  const CodePanels decoded = decoded_shape(shape);
-  for_each_group(shape, panel, [&](int64_t, const Header& header, char* units, int64_t count) {
-    const Header to{decoded, out, 0};
-    for (int i = 0; i < kPanelColumns; ++i) {
-      GroupScale scale = header.get(i);
-      if (shape.offsets_are_zeros) scale.offset = -(scale.scale * scale.offset);
-      to.put(i, scale);
-    }
-    out += decoded.header_bytes;
-    for (int64_t unit = 0; unit < count; ++unit, out += decoded.unit_bytes) {
-      for (int q = 0; q < kUnitVectors; ++q) {
-        for (int i = 0; i < kVectorWords; ++i) {
-          const uint16_t value =
-              value_of(shape, code_at(shape.kind, units + unit * shape.unit_bytes, q, i));
-          std::memcpy(out + (q * kVectorWords + i) * 2, &value, sizeof value);
-        }
-      }
-    }
-  });
-}
-
 void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
                      char* out) {
   int64_t k = 0;

@@ -23,9 +23,8 @@ bool have_equal_codes(const HostMatrix& a, const HostMatrix& b);
 void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
                      std::span<const HostMatrix> pieces, int64_t panel, char* out);
 
-// The panel that a product of many rows goes through: kind kBFloat16, with scales of float32.
+// Of what kernels decode a panel to for many rows: kind kBFloat16, with scales of float32.
 CodePanels decoded_shape(const CodePanels& shape);
-void decode_code_panel(const CodePanels& shape, const char* panel, char* out);
 
 // The weights of a panel as MatrixDecoder::decode gives them, as a plain panel of num_steps steps
 // of float32, or of bfloat16 rounded to nearest even.

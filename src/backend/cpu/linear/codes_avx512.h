@@ -4,13 +4,13 @@
 
 #include <immintrin.h>
 
-#include "backend/cpu/linear/code_panels.h"
+#include "backend/cpu/linear/code_index.h"
 
 namespace nanovllm {
 namespace {
 
 struct CodesAvx512 {
-  static constexpr bool kDecodes = true;
+  static constexpr bool kDecodesAlong = true;
   using Words = __m512i;
   struct Table {
     __m512i low, high;  // values of codes from 0 on, from 32 on
@@ -48,19 +48,28 @@ struct CodesAvx512 {
       e4m3_pair(word(unit, 2 * part), table, w);
       e4m3_pair(word(unit, 2 * part + 1), table, w + 2);
     } else {
-      w[0] = look_up<kind>(index<kind, 4 * part>(unit), table);
-      w[1] = look_up<kind>(index<kind, 4 * part + 1>(unit), table);
-      w[2] = look_up<kind>(index<kind, 4 * part + 2>(unit), table);
-      w[3] = look_up<kind>(index<kind, 4 * part + 3>(unit), table);
+      w[0] = look_up<kind>(code_index<Loaded, kind, 4 * part>({unit}), table);
+      w[1] = look_up<kind>(code_index<Loaded, kind, 4 * part + 1>({unit}), table);
+      w[2] = look_up<kind>(code_index<Loaded, kind, 4 * part + 2>({unit}), table);
+      w[3] = look_up<kind>(code_index<Loaded, kind, 4 * part + 3>({unit}), table);
     }
   }
 
  private:
   static __m512i word(const char* unit, int j) { return _mm512_load_si512(unit + j * 64); }
-  // to | (from & mask)
   static __m512i insert(__m512i to, __m512i from, int16_t mask) {
     return _mm512_ternarylogic_epi32(to, from, _mm512_set1_epi16(mask), 0xf8);
   }
+  struct Loaded {
+    using Words = __m512i;
+    const char* unit;
+    __m512i shifted(int j, int bits) const {
+      return _mm512_srli_epi16(word(unit, j), static_cast<unsigned>(bits));
+    }
+    static __m512i insert(__m512i to, __m512i from, int16_t mask) {
+      return CodesAvx512::insert(to, from, mask);
+    }
+  };
 
   // The look-up takes the lowest 5 bits of a word, or 6.
   template <CodeKind kind>
@@ -69,33 +78,6 @@ struct CodesAvx512 {
       return _mm512_permutex2var_epi16(table.low, codes, table.high);
     } else {
       return _mm512_permutexvar_epi16(codes, table.low);
-    }
-  }
-
-  // The codes of vector q of a unit in the lowest bits of words.
-  template <CodeKind kind, int q>
-  static inline __attribute__((always_inline)) __m512i index(const char* unit) {
-    if constexpr (kind == CodeKind::k4) {
-      return _mm512_srli_epi16(word(unit, q / 4), 4 * (q % 4));
-    } else if constexpr (kind == CodeKind::k5 && q < 15) {
-      return _mm512_srli_epi16(word(unit, q / 3), 5 * (q % 3));
-    } else if constexpr (kind == CodeKind::k5) {
-      __m512i code = _mm512_srli_epi16(word(unit, 0), 15);
-      code = insert(code, _mm512_srli_epi16(word(unit, 1), 14), 2);
-      code = insert(code, _mm512_srli_epi16(word(unit, 2), 13), 4);
-      code = insert(code, _mm512_srli_epi16(word(unit, 3), 12), 8);
-      return insert(code, _mm512_srli_epi16(word(unit, 4), 11), 16);
-    } else {
-      constexpr int kFirst = q / 8 * 3, kInHalf = q % 8;
-      if constexpr (kInHalf < 6) {
-        return _mm512_srli_epi16(word(unit, kFirst + kInHalf / 2), 6 * (kInHalf % 2));
-      } else if constexpr (kInHalf == 6) {
-        return insert(_mm512_srli_epi16(word(unit, kFirst), 12),
-                      _mm512_srli_epi16(word(unit, kFirst + 1), 8), 0x30);
-      } else {
-        return insert(_mm512_srli_epi16(word(unit, kFirst + 2), 12),
-                      _mm512_srli_epi16(word(unit, kFirst + 1), 10), 0x30);
-      }
     }
   }
 

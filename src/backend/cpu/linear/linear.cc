@@ -78,10 +78,15 @@ int64_t sums_bytes(const PlannedProduct& p) {
 
 // Of what is made of a product's rows.
 int64_t packed_bytes(const PlannedProduct& p) {
-  const int64_t rows = p.packed.data == nullptr || p.packed.memory != nullptr
-                           ? round_up(p.product.out.rows() * p.packed.row_bytes, 64)
-                           : 0;
+  const int64_t rows = p.packs_rows ? round_up(p.product.out.rows() * p.packed.row_bytes, 64) : 0;
   return rows + sums_bytes(p);
+}
+
+// Whether what is packed for one product is what another needs, as for two parts of a weight.
+bool have_equal_rows(const PlannedProduct& a, const PlannedProduct& b) {
+  return a.product.weight == b.product.weight && a.product.x.data == b.product.x.data &&
+         a.product.row_ids == b.product.row_ids && a.product.out.rows() == b.product.out.rows() &&
+         a.packed.format == b.packed.format && a.packed.num_tiles == b.packed.num_tiles;
 }
 
 void sum_tile(const PlannedProduct& p, int64_t tile) {
@@ -155,7 +160,6 @@ LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
   if (part.has_codes()) {
     block.codes = &part.codes;
     block.decoded = &part.decoded;
-    block.decode = decode_code_panel;
     block.sums = p.packed.sums;
   }
   return block;
@@ -202,31 +206,35 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
 void CpuBackend::pack_rows_of(std::vector<PlannedProduct>& products) {
   const LinearKernels& kernels = linear_kernels(isa_);
   int64_t bytes = 0, num_tiles = 0;
-  for (PlannedProduct& p : products) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    PlannedProduct& p = products[i];
     p.first_tile = num_tiles;
-    const bool as_they_are = usable_as_they_are(p.product, p.packed);
-    if (as_they_are) p.packed.data = row_of(p.product, 0);
-    if (as_they_are && !needs_sums(p)) continue;
-    num_tiles += p.packed.num_tiles;
+    p.packs_rows = !usable_as_they_are(p.product, p.packed) &&
+                   (i == 0 || !have_equal_rows(p, products[i - 1]));
+    if (p.packs_rows || needs_sums(p)) num_tiles += p.packed.num_tiles;
     bytes += packed_bytes(p);
   }
-  if (num_tiles == 0) return;
-  char* memory = packed_rows_.get(static_cast<size_t>(bytes));
-  for (PlannedProduct& p : products) {
-    if (p.packed.data != nullptr && !needs_sums(p)) continue;
+  char* memory = bytes > 0 ? packed_rows_.get(static_cast<size_t>(bytes)) : nullptr;
+  for (size_t i = 0; i < products.size(); ++i) {
+    PlannedProduct& p = products[i];
     char* const end = memory + packed_bytes(p);
     if (needs_sums(p)) {
       p.packed.sums = reinterpret_cast<float*>(memory);
       memory += sums_bytes(p);
     }
-    if (p.packed.data == nullptr) p.packed.data = p.packed.memory = memory;
+    if (p.packs_rows) {
+      p.packed.data = p.packed.memory = memory;
+    } else if (usable_as_they_are(p.product, p.packed)) {
+      p.packed.data = row_of(p.product, 0);
+    } else {
+      p.packed.data = products[i - 1].packed.data;
+    }
     memory = end;
   }
+  if (num_tiles == 0) return;
   const auto pack = [&](int64_t tile, int) {
     const PlannedProduct& p = owner(products, &PlannedProduct::first_tile, tile);
-    if (p.packed.memory != nullptr) {
-      pack_tile(p.product, kernels, p.packed, tile - p.first_tile);
-    }
+    if (p.packs_rows) pack_tile(p.product, kernels, p.packed, tile - p.first_tile);
     if (p.packed.sums != nullptr) sum_tile(p, tile - p.first_tile);
   };
   if (bytes >= kParallelPackBytes) return pool_.parallel_for(num_tiles, pack);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/linear/coded_weights_avx2.h"
+#include "backend/cpu/linear/codes_avx2.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
 #include "backend/cpu/linear/linear_group_loops.h"
 #include "backend/cpu/linear/linear_kernels.h"
@@ -55,7 +56,7 @@ struct FloatOps : Avx2Ops {
 
 // A step of bfloat16 weights holds two values of k, the even one in the low half of a lane; as
 // float32 they are the bits moved up.
-struct WideningOps : Avx2Ops {
+struct WideningOps : Avx2Ops, CodesAvx2 {
   struct A {
     __m256 even, odd;
   };
@@ -69,7 +70,6 @@ struct WideningOps : Avx2Ops {
             _mm256_broadcast_ss(reinterpret_cast<const float*>(p + rows * 4))};
   }
   using Panel = CodedPanel;
-  using Words = __m256i;
   static void store_words(char* p, Words words) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(p), words);
   }
@@ -83,26 +83,6 @@ struct WideningOps : Avx2Ops {
   static Vec multiply_add(Vec acc, A a, B b) {
     return _mm256_fmadd_ps(a.odd, b.odd, _mm256_fmadd_ps(a.even, b.even, acc));
   }
-
-  static constexpr bool kDecodes = false;
-  struct Table {};
-  static Table load_table(const uint16_t*) { return {}; }
-  static Vec load_half(const char* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  static Vec load_bf16(const char* p) {
-    const __m256i words =
-        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-  }
-  static Vec load_int8(const char* p) {
-    return _mm256_cvtepi32_ps(
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-  }
-  static Vec broadcast(float x) { return _mm256_set1_ps(x); }
-  static Vec multiply(Vec v, Vec w) { return _mm256_mul_ps(v, w); }
-  static Vec divide(Vec v, Vec w) { return _mm256_div_ps(v, w); }
-  static Vec fused_multiply_add(Vec v, Vec w, Vec u) { return _mm256_fmadd_ps(v, w, u); }
 };
 
 // r[i] becomes column i of the 8x8 elements.

@@ -1,8 +1,8 @@
 // The loops over row tiles, panels and groups of code_panels.h, written once over the vector
 // operations of an instruction set (see linear_loops.h) and the kinds of codes. `Ops` gives
 // moreover
-//   kDecodes                        whether decode() is there: else panels are decoded one by one
-//                                   by LinearBlock::decode, whatever the number of rows
+//   kDecodesAlong                   whether there are registers to decode codes where they are
+//                                   used, for few rows: else panels are decoded one by one
 //   Words, weights(words)           a vector of a plain step; the same as a B
 //   store_words(p, words)           to an aligned address
 //   Table, load_table(values)       what decode() needs of CodePanels::values
@@ -20,7 +20,7 @@ template <typename Ops>
 class GroupLoops : private LinearLoops<Ops> {
  public:
   static void run(const LinearBlock& block) {
-    if constexpr (Ops::kDecodes) {
+    if constexpr (Ops::kDecodesAlong) {
       if (block.num_tiles == 1) return one_tile(block);
     }
     several_tiles(block);
@@ -54,19 +54,18 @@ class GroupLoops : private LinearLoops<Ops> {
     }
   }
 
-  // A panel is decoded once for all tiles, which do the same sums as few rows.
+  // A panel is decoded once for as many tiles as a cache holds, which do the same sums as few rows.
   static void several_tiles(const LinearBlock& block) {
     const int64_t end = block.first_tile + block.num_tiles;
-    for (int64_t panel = 0; panel < block.num_panels; ++panel) {
-      const char* b = block.b + panel * block.panel_bytes;
-      if constexpr (Ops::kDecodes) {
-        decode_panel(block, b);
-      } else {
-        block.decode(*block.codes, b, block.scratch);
-      }
-      for (int64_t tile = block.first_tile; tile < end; ++tile) {
-        find<CodeKind::kBFloat16>(rows_of(block.tiling, tile))(
-            block, *block.decoded, {first_row(block.tiling, tile), panel, block.scratch});
+    const int64_t group = Plain::tiles_at_once(block);
+    for (int64_t first = block.first_tile; first < end; first += group) {
+      const int64_t last = first + group < end ? first + group : end;
+      for (int64_t panel = 0; panel < block.num_panels; ++panel) {
+        decode_panel(block, block.b + panel * block.panel_bytes);
+        for (int64_t tile = first; tile < last; ++tile) {
+          find<CodeKind::kBFloat16>(rows_of(block.tiling, tile))(
+              block, *block.decoded, {first_row(block.tiling, tile), panel, block.scratch});
+        }
       }
     }
   }

@@ -72,11 +72,10 @@ struct LinearBlock {
   // null if panels are plain.
   const WeightPatch* const* patches;
   char* scratch;
-  // Of panels of code_panels.h, else null: their layout, that of the panel in `scratch` which one
-  // of them is decoded to, and what decodes it where the kernel cannot.
+  // Of panels of code_panels.h, else null: their layout, and that of the panel in `scratch` which
+  // one of them is decoded to.
   const CodePanels* codes;
   const CodePanels* decoded;
-  void (*decode)(const CodePanels& shape, const char* panel, char* out);
   // [rows][groups], the sums of the activations over each group; null if there are no offsets.
   const float* sums;
 };

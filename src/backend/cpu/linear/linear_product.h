@@ -49,7 +49,8 @@ struct PlannedProduct {
   PackedRows packed = {};
   Division division = {};
   int64_t first_task = 0;  // among those of all products
-  int64_t first_tile = 0;  // of rows to be packed
+  int64_t first_tile = 0;  // of rows to be packed or added up
+  bool packs_rows = false;
 };
 
 }  // namespace nanovllm

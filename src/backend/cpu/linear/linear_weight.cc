@@ -191,6 +191,9 @@ std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
     pieces = pieces.subspan(of_part.size());
   }
   weight->layout = main_layout(*weight);
+  for (const LinearPart& part : weight->parts) {
+    add_layout(weight->parts_by_layout, {part.layout, 1, part.bytes()});
+  }
   weight->format =
       weight->layout == WeightLayout::kPlain ? to_string(dtype) : to_string(weight->layout);
   return weight;
