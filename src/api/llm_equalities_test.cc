@@ -1,5 +1,6 @@
 // Every family of models, in both dtypes, through the whole engine: what a request gets depends on
-// its own prompt, parameters and seed alone. Over the tiny checkpoints of tests/goldens.
+// its own prompt, parameters and seed alone. Over the tiny checkpoints of tests/goldens,
+// and over weights in codes.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -22,7 +23,17 @@ struct Case {
   std::string checkpoint;
   std::string dtype;
   std::string device = "cpu";
+  std::string quantization = {};
+
+  std::string path() const {
+    const bool is_gguf = checkpoint.starts_with("gguf_");
+    return test::source_path(is_gguf ? "tests/data/" + checkpoint + ".gguf"
+                                     : "tests/goldens/" + checkpoint);
+  }
 };
+
+// No checkpoint has fewer tokens.
+constexpr unsigned kNumTokens = 300;
 
 EngineConfig base_config() {
   EngineConfig config;
@@ -37,14 +48,14 @@ EngineConfig base_config() {
 std::vector<int32_t> random_ids(int count, uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<int32_t> ids(count);
-  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 380);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % kNumTokens);
   return ids;
 }
 
 // A token, a few, some blocks, the same with another end, and a long one.
 std::vector<Prompt> prompts() {
   std::vector<int32_t> fork = random_ids(45, 2);
-  fork.back() = (fork.back() + 1) % 380;
+  fork.back() = (fork.back() + 1) % static_cast<int32_t>(kNumTokens);
   return {random_ids(1, 1), random_ids(17, 5), random_ids(45, 2), fork, random_ids(90, 3)};
 }
 
@@ -78,8 +89,9 @@ class LlmEqualities : public ::testing::TestWithParam<Case> {
   static LLM load(EngineConfig config) {
     config.dtype = GetParam().dtype;
     config.device = GetParam().device;
+    config.quantization = GetParam().quantization;
     config.deterministic = config.device == "cuda";
-    return LLM(test::source_path("tests/goldens/") + GetParam().checkpoint, config);
+    return LLM(GetParam().path(), config);
   }
   static std::vector<RequestOutput> generate(const EngineConfig& config) {
     return load(config).generate(prompts(), params());
@@ -166,6 +178,12 @@ std::vector<Case> all_cases() {
   for (const char* checkpoint : checkpoints) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
+  // Pieces of several formats in one weight, experts in codes, and each layout that is rounded to.
+  for (const char* dtype : {"bfloat16", "float32"}) {
+    for (const char* file : {"gguf_llama", "gguf_gpt_oss"}) cases.push_back({file, dtype});
+    for (const char* to : {"int4", "int8", "fp8"})
+      cases.push_back({"qwen3_tied", dtype, "cpu", to});
+  }
 #ifdef NANOVLLM_WITH_CUDA
   for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
@@ -177,7 +195,8 @@ std::vector<Case> all_cases() {
 INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()),
                          [](const auto& one) {
                            return one.param.device + "_" + one.param.checkpoint + "_" +
-                                  one.param.dtype;
+                                  one.param.dtype + (one.param.quantization.empty() ? "" : "_") +
+                                  one.param.quantization;
                          });
 
 }  // namespace
