@@ -154,7 +154,7 @@ TEST_P(CodePanelsTest, ProductsAreThoseOfTheDecodedWeights) {
 // Also one whose pieces have several formats: as if each were a weight of its own.
 TEST_P(CodePanelsTest, ARowHasTheSameBitsInEveryBatchWithAnyNumberOfThreadsAndAnyNeighbours) {
   std::mt19937 rng(2);
-  constexpr int64_t kDepth = 1056, kRows = 70;
+  constexpr int64_t kDepth = 1056, kNumRows = 70;
   std::vector<RandomDecoder> decoders;
   decoders.reserve(std::size(kFormats) * 2);
   for (const auto& [name, format] : kFormats) {
@@ -169,7 +169,7 @@ TEST_P(CodePanelsTest, ARowHasTheSameBitsInEveryBatchWithAnyNumberOfThreadsAndAn
     columns += pieces.back().rows;
   }
   for (const DType dtype : {kBf16, kF32}) {
-    Product one(kRows, kDepth, columns, dtype);
+    Product one(kNumRows, kDepth, columns, dtype);
     one.draw(rng);
     {
       CpuBackend cpu({1, GetParam()});
@@ -177,7 +177,7 @@ TEST_P(CodePanelsTest, ARowHasTheSameBitsInEveryBatchWithAnyNumberOfThreadsAndAn
       for (const HostMatrix& piece : pieces) {
         const auto weight = cpu.make_linear({&piece, 1}, nullptr, dtype);
         std::vector<float> out(static_cast<size_t>(piece.rows));
-        for (int64_t r = 0; r < kRows; ++r) {
+        for (int64_t r = 0; r < kNumRows; ++r) {
           cpu.linear(Tensor(out.data(), kF32, {1, piece.rows}), one.x.slice_rows(r, r + 1),
                      *weight);
           std::copy(out.begin(), out.end(), one.out_values.begin() + r * columns + first);
