@@ -24,8 +24,9 @@ namespace {
 using test::expect_equal;
 
 std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "cpu",
-                                    int first_gpu = 0) {
+                                    int first_gpu = 0, const std::string& quantization = "") {
   EngineConfig config;
+  config.quantization = quantization;
   config.device = device;
   config.first_gpu = first_gpu;
   config.dtype = "float32";
@@ -62,6 +63,16 @@ TEST(LlmParallel, RanksTogetherWriteWhatOneDoes) {
   const std::vector<RequestOutput> expected = generate(1);
   for (const int num_ranks : {2, 4, 8}) {  // 8 ranks are more than the model's 4 KV heads
     expect_equal(generate(num_ranks), expected);
+  }
+}
+
+TEST(LlmParallel, RanksShareWeightsInCodes) {
+  for (const char* quantization : {"int4", "int8", "fp8"}) {
+    SCOPED_TRACE(quantization);
+    const std::vector<RequestOutput> expected = generate(1, "cpu", 0, quantization);
+    for (const int num_ranks : {2, 4}) {
+      expect_equal(generate(num_ranks, "cpu", 0, quantization), expected);
+    }
   }
 }
 
