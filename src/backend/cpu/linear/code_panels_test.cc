@@ -83,6 +83,35 @@ TEST_P(CodePanelsTest, EveryFormatComesBackBitForBit) {
   }
 }
 
+TEST_P(CodePanelsTest, PanelsDecodeToRoundedWeights) {
+  const auto decode = linear_kernels(GetParam()).decode_rounded;
+  EXPECT_EQ(decode != nullptr, GetParam() >= Isa::kAvx512);
+  if (decode == nullptr) return;
+  constexpr int64_t kDepth = 1000, kSteps = 512;
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, 32, kDepth);
+    const HostMatrix matrix = decoder.matrix();
+    const auto shape = plan_code_panels(matrix);
+    const auto panel = allocate_host(static_cast<size_t>(shape->panel_bytes));
+    pack_code_panel(linear_kernels(GetParam()), *shape, {&matrix, 1}, 0,
+                    static_cast<char*>(panel->data()));
+    const auto plain = allocate_host(kSteps * kPanelStepBytes);
+    std::memset(plain->data(), 0xff, plain->bytes());
+    decode(*shape, static_cast<char*>(panel->data()), kSteps, static_cast<char*>(plain->data()));
+    const auto* weights = static_cast<const BFloat16*>(plain->data());
+    for (int64_t k = 0; k < 2 * kSteps; ++k) {
+      for (int64_t c = 0; c < kPanelColumns; ++c) {
+        if (k >= kDepth && k < round_up(kDepth, kCodeUnitColumns)) continue;
+        const float exact = k < kDepth ? element(matrix, c, k) : 0.0f;
+        ASSERT_EQ(to_float(weights[(k / 2 * kPanelColumns + c) * 2 + k % 2]),
+                  to_float(to_bfloat16(exact)))
+            << "column " << c << ", k " << k;
+      }
+    }
+  }
+}
+
 // With the identity: what a kernel makes of a code, a scale and an offset, for few and many rows.
 TEST_P(CodePanelsTest, ProductsWithTheIdentityGiveTheWeights) {
   constexpr int64_t kDepth = 272, kColumns = 45;

@@ -38,6 +38,19 @@ struct CodesAvx512 {
     return _mm512_fmadd_ps(v, w, u);
   }
 
+  static Words load_words(const char* p) { return _mm512_load_si512(p); }
+  static __m512 subtract(__m512 v, __m512 w) { return _mm512_sub_ps(v, w); }
+  // A product that no compiler fuses with an addition.
+  static __m512 rounded_product(__m512 v, __m512 w) {
+    return _mm512_mul_round_ps(v, w, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  // Pairs of bfloat16 as two vectors, and back, rounded to nearest even.
+  static __m512 even(Words pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  static __m512 odd(Words pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
+  }
+  static Words rounded_pairs(__m512 even, __m512 odd) { return join(rounded(even), rounded(odd)); }
+
   template <CodeKind kind, int part>
   static inline __attribute__((always_inline)) void decode(const char* unit, const Table& table,
                                                            __m512i (&w)[4]) {
@@ -98,6 +111,12 @@ struct CodesAvx512 {
   }
   static __m512 with_base(__m512i d, int mask, __m512i base) {
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(base, d, _mm512_set1_epi32(mask), 0xf8));
+  }
+  static __m512 rounded(__m512 value) {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff))));
   }
   static __m512i join(__m512 even, __m512 odd) {
     return _mm512_ternarylogic_epi32(_mm512_srli_epi32(_mm512_castps_si512(even), 16),

@@ -166,7 +166,8 @@ LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
 }
 
 // A product with panels of codes by the kernel for plain ones.
-void multiply_decoded(const LinearBlock& block, const LinearPath& path, DType dtype) {
+void multiply_decoded(const LinearBlock& block, const LinearKernels& kernels,
+                      const LinearPath& path, DType dtype) {
   const CodePanels& shape = *block.codes;
   LinearBlock plain = block;
   plain.b = block.scratch;
@@ -175,8 +176,12 @@ void multiply_decoded(const LinearBlock& block, const LinearPath& path, DType dt
   plain.codes = plain.decoded = nullptr;
   plain.scratch = nullptr;
   for (int64_t panel = 0; panel < block.num_panels; ++panel) {
-    decode_to_plain(shape, block.b + panel * block.panel_bytes, dtype == DType::kBFloat16,
-                    block.num_steps, block.scratch);
+    const char* b = block.b + panel * block.panel_bytes;
+    if (dtype == DType::kBFloat16 && kernels.decode_rounded != nullptr) {
+      kernels.decode_rounded(shape, b, block.num_steps, block.scratch);
+    } else {
+      decode_to_plain(shape, b, dtype == DType::kBFloat16, block.num_steps, block.scratch);
+    }
     path.multiply(plain);
     if (plain.bias != nullptr) plain.bias += kPanelColumns;
     plain.out += kPanelColumns * (block.out_is_bf16 ? 2 : 4);
@@ -274,7 +279,7 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
         make_block(p, task - p.first_task, is_plain ? nullptr : decoded + thread * decoded_bytes);
     block.streams = weight_streams_;
     if (p.path.decodes) {
-      multiply_decoded(block, p.path, p.product.weight->dtype);
+      multiply_decoded(block, kernels, p.path, p.product.weight->dtype);
     } else {
       p.path.multiply(block);
     }

@@ -84,6 +84,11 @@ void linear_bf16_avx512(const LinearBlock& block) { CodedLoops<WideningOps>::run
 
 void linear_codes_avx512(const LinearBlock& block) { GroupLoops<WideningOps>::run(block); }
 
+void decode_rounded_avx512(const CodePanels& shape, const char* panel, int64_t num_steps,
+                           char* out) {
+  GroupLoops<WideningOps>::decode_rounded(shape, panel, num_steps, out);
+}
+
 void linear_f32_avx512(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 
 void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void* out,

@@ -26,6 +26,24 @@ class GroupLoops : private LinearLoops<Ops> {
     several_tiles(block);
   }
 
+  // See LinearKernels::decode_rounded.
+  static void decode_rounded(const CodePanels& shape, const char* b, int64_t num_steps, char* out) {
+    switch (shape.kind) {
+      case CodeKind::k4:
+        return decode_rounded_of<CodeKind::k4>(shape, b, num_steps, out);
+      case CodeKind::k5:
+        return decode_rounded_of<CodeKind::k5>(shape, b, num_steps, out);
+      case CodeKind::k6:
+        return decode_rounded_of<CodeKind::k6>(shape, b, num_steps, out);
+      case CodeKind::kInt8:
+        return decode_rounded_of<CodeKind::kInt8>(shape, b, num_steps, out);
+      case CodeKind::kE4M3:
+        return decode_rounded_of<CodeKind::kE4M3>(shape, b, num_steps, out);
+      case CodeKind::kBFloat16:
+        break;
+    }
+  }
+
  private:
   using Plain = LinearLoops<Ops>;
   using typename Plain::Vec;
@@ -220,10 +238,21 @@ class GroupLoops : private LinearLoops<Ops> {
     Vec scale, offset;
   };
 
-  // Of a panel's Vec `v` in the block's group `group`.
+  // Of a panel's Vec `v` in the block's group `group`, for a product: what is taken off for zeros
+  // is their product with the scale.
   static inline __attribute__((always_inline)) Scale scale_of(const CodePanels& shape,
                                                               const char* header, int64_t group,
                                                               int v) {
+    Scale got = stored_scale(shape, header, group, v);
+    if (shape.offsets_are_zeros) {
+      got.offset = Ops::multiply(Ops::multiply(got.scale, got.offset), Ops::broadcast(-1.0f));
+    }
+    return got;
+  }
+
+  static inline __attribute__((always_inline)) Scale stored_scale(const CodePanels& shape,
+                                                                  const char* header, int64_t group,
+                                                                  int v) {
     const int column = v * Ops::kLanes;
     const int bytes = shape.scales == ScaleKind::kFloat32 ? 4 : 2;
     const char* at = header + column * bytes;
@@ -235,8 +264,9 @@ class GroupLoops : private LinearLoops<Ops> {
           header + (kPanelColumns * bytes + group * kPanelColumns) * vectors + column;
       got.scale = Ops::multiply(got.scale, Ops::load_int8(code));
       if (shape.has_offsets) {
-        got.offset = Ops::multiply(Ops::multiply(got.offset, Ops::broadcast(-1.0f)),
-                                   Ops::load_int8(code + kPanelColumns));
+        // Changing the sign comes last, because a compiler may fuse it with an addition.
+        const Vec minimum = Ops::multiply(got.offset, Ops::load_int8(code + kPanelColumns));
+        got.offset = Ops::multiply(minimum, Ops::broadcast(-1.0f));
       }
       return got;
     }
@@ -244,9 +274,6 @@ class GroupLoops : private LinearLoops<Ops> {
       got.scale = Ops::divide(got.scale, Ops::broadcast(shape.factor));
     } else if (shape.factor != 1) {
       got.scale = Ops::multiply(got.scale, Ops::broadcast(shape.factor));
-    }
-    if (shape.offsets_are_zeros) {
-      got.offset = Ops::multiply(Ops::multiply(got.scale, got.offset), Ops::broadcast(-1.0f));
     }
     return got;
   }
@@ -330,6 +357,51 @@ class GroupLoops : private LinearLoops<Ops> {
     for (int i = 0; i < kStepsOfPart * kVectorsPerPanel; ++i) {
       Ops::store_words(out + part * kStepsOfPart * kPanelStepBytes + i * kVectorBytes, words[i]);
     }
+  }
+
+  template <CodeKind kind>
+  static void decode_rounded_of(const CodePanels& shape, const char* b, int64_t num_steps,
+                                char* out) {
+    const typename Ops::Table table = Ops::load_table(shape.values);
+    char* const end = out + num_steps * kPanelStepBytes;
+    int64_t units_left = shape.num_units;
+    for (int64_t group = 0; group < shape.num_groups;) {
+      const char* header = b;
+      b += shape.header_bytes;
+      const int64_t left = shape.num_groups - group;
+      const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
+      for (int64_t in_block = 0; in_block < groups; ++in_block, ++group) {
+        Scale scales[kVectorsPerPanel];
+        for (int v = 0; v < kVectorsPerPanel; ++v) {
+          scales[v] = stored_scale(shape, header, in_block, v);
+        }
+        const int64_t units = units_left < shape.group_units ? units_left : shape.group_units;
+        units_left -= units;
+        for (int64_t unit = 0; unit < units; ++unit) {
+          decode_part<kind, 0>(b, table, out);
+          decode_part<kind, 1>(b, table, out);
+          decode_part<kind, 2>(b, table, out);
+          decode_part<kind, 3>(b, table, out);
+          b += kUnitBytes<kind>;
+          for (int step = 0; step < kCodeUnitSteps; ++step) {
+            for (int v = 0; v < kVectorsPerPanel; ++v, out += kVectorBytes) {
+              const Words words = Ops::load_words(out);
+              Ops::store_words(out, Ops::rounded_pairs(scaled(shape, scales[v], Ops::even(words)),
+                                                       scaled(shape, scales[v], Ops::odd(words))));
+            }
+          }
+        }
+      }
+    }
+    for (; out < end; out += kVectorBytes) Ops::store_words(out, Words{});
+  }
+
+  // In the operations of MatrixDecoder::decode.
+  static Vec scaled(const CodePanels& shape, const Scale& scale, Vec value) {
+    if (shape.offsets_are_zeros) value = Ops::subtract(value, scale.offset);
+    value = Ops::rounded_product(scale.scale, value);
+    const bool adds = shape.has_offsets && !shape.offsets_are_zeros;
+    return adds ? Ops::add(value, scale.offset) : value;
   }
 };
 

@@ -104,6 +104,9 @@ struct LinearKernels {
   void (*codes_bf16)(const LinearBlock& block);
   void (*codes_f32)(const LinearBlock& block);
   int codes_tile_rows;
+  // A panel as a plain one of so many steps: the weights that MatrixDecoder::decode gives, rounded
+  // to bfloat16; null = decode_to_plain (code_pack.h).
+  void (*decode_rounded)(const CodePanels& shape, const char* panel, int64_t num_steps, char* out);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);
@@ -130,6 +133,8 @@ void f32_to_bf16_avx2(const void* in, uint16_t* out, int64_t n);
 void linear_bf16_avx512(const LinearBlock& block);
 void linear_f32_avx512(const LinearBlock& block);
 void linear_codes_avx512(const LinearBlock& block);  // activations are float32
+void decode_rounded_avx512(const CodePanels& shape, const char* panel, int64_t num_steps,
+                           char* out);
 void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void* out,
                       int64_t stride, bool past_caches);
 

@@ -19,6 +19,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                               nullptr,
                                               nullptr,
                                               0,
+                                              nullptr,
                                               bf16_to_f32_portable,
                                               f16_to_f32_portable,
                                               f32_to_bf16_portable};
@@ -33,6 +34,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                           linear_codes_avx2,
                                           linear_codes_avx2,
                                           5,
+                                          nullptr,
                                           bf16_to_f32_avx2,
                                           f16_to_f32_avx2,
                                           f32_to_bf16_avx2};
@@ -46,6 +48,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                             linear_codes_avx512,
                                             linear_codes_avx512,
                                             12,
+                                            decode_rounded_avx512,
                                             bf16_to_f32_avx2,
                                             f16_to_f32_avx2,
                                             f32_to_bf16_avx2};
