@@ -18,6 +18,15 @@ def tensors_of(folder):
     return {name: (entry["dtype"], entry["shape"], data[8 + size:][slice(*entry["data_offsets"])]) for name, entry in header.items()}
 
 
+def write_tensors(folder, tensors):
+    header, data = {}, b""
+    for name, (kind, shape, content) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    (pathlib.Path(folder) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def bfloat16s(data):
     return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
 
@@ -72,7 +81,7 @@ class Quantize(CliTest):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
             self.assertIn(words, result.stderr)
-        for args in ([MODEL, self.path("c")], [MODEL, self.path("c"), "--format", "int3"], [MODEL, "--format", "int4"]):
+        for args in ([MODEL, self.path("c"), "--format", "int3"], [MODEL, "--format", "int4"], [MODEL, self.path("c"), "--num-threads", "-1"]):
             self.assertEqual(run("quantize", *args).returncode, 2)
         result = run("generate", out, "-p", "x", "--quantization", "int8", *SMALL)
         self.assertIn("is quantised already, to INT4: leave quantization out", result.stderr)
@@ -81,6 +90,22 @@ class Quantize(CliTest):
         self.assertIn('quantization must be one of int8, int4, fp8, got "awq"; a checkpoint that is quantised tells itself how', result.stderr)
         result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
         self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
+
+    def test_the_log_says_once_which_matrices_have_no_layout(self):
+        out, _ = self.quantize("int4")
+        tensors = tensors_of(out)
+        for layer in (2, 5):
+            name = f"model.layers.{layer}.mlp.down_proj.weight_scale"
+            shape, scales = tensors[name][1:]
+            finer = [scale * (1 + 2 ** -13) for scale in bfloat16s(scales)]  # which no 16 bits hold
+            tensors[name] = ("F32", shape, struct.pack(f"<{len(finer)}f", *finer))
+        write_tensors(out, tensors)
+        result = run("generate", out, "-q", "-p", "Once", *SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        because = "scales are float32 that neither float16 nor bfloat16 holds"
+        self.assertEqual(result.stderr.splitlines(), [
+            f"nanovllm: {out}: weights stay quantised where kernels take them; activations are bfloat16",
+            f"nanovllm: {out}: 2 quantised matrices are decoded to bfloat16 while loading, because {because}"])
 
     def test_info_tells_layouts_by_count_and_bytes(self):
         for flags in ((), ("--quantization", "int4"), ("--quantization", "int8", "--weight-layout", "bfloat16")):

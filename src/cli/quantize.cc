@@ -18,7 +18,7 @@ namespace {
 struct QuantizeOptions {
   ModelOption model;
   std::string out;
-  std::string format;
+  std::string format = "int8";
   int num_threads = 0;
   bool quiet = false;
 };
@@ -59,7 +59,7 @@ Command add_quantize(CLI::App& app) {
       ->required();
   app.add_option("--format", options->format,
                  "int8 or int4, in groups of 32 columns, or fp8, a scale a row; the head is int8")
-      ->required()
+      ->capture_default_str()
       ->check(CLI::IsMember({"int8", "int4", "fp8"}))
       ->option_text("NAME");
   app.add_option("--num-threads", options->num_threads, "CPU threads; 0 = as many as there are")

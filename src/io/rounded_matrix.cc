@@ -22,9 +22,8 @@ constexpr int64_t kGroup = RoundedMatrix::kGroupColumns;
 constexpr float kIntegers = 0x1.8p23f;
 float nearest(float number) { return number + kIntegers - kIntegers; }
 
-float clamp(float number, float low, float high) {
-  return number < low ? low : number > high ? high : number;
-}
+// std::clamp() has a comparison that depends on another one, which compilers leave as it is.
+float clamp(float number, float low, float high) { return std::min(std::max(number, low), high); }
 
 // Of a float16, ties to even; numbers too large become the largest.
 float nearest_half(float number) {
@@ -68,7 +67,9 @@ void round_group(const float* numbers, float scale, float low, float high, float
 template <typename Term>
 float sum_of_group(Term term) {
   std::array<float, 8> sums{};
-  for (int64_t i = 0; i < kGroup; ++i) sums[static_cast<size_t>(i % 8)] += term(i);
+  for (int64_t i = 0; i < kGroup; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) sums[static_cast<size_t>(j)] += term(i + j);
+  }
   float sum = 0;
   for (const float part : sums) sum += part;
   return sum;
@@ -138,9 +139,11 @@ void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float*
       read(uint16_t(), half_to_float);
     }
   }
-  const bool all_finite =
-      std::all_of(out, out + count, [](float number) { return std::isfinite(number); });
-  if (all_finite) return;
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(out[i]) & 0x7fffffff);
+  }
+  if (largest < 0x7f800000) return;
   throw_error(ErrorCode::kCorruptData, "tensor {}: row {} has a number that is NaN or infinite",
               printable(name_), row);
 }
@@ -171,8 +174,12 @@ RoundedMatrix::Step RoundedMatrix::step_of(int64_t row, int64_t group, const flo
 // The one of several with the least squared error: steps a little smaller than what the largest and
 // the least number need are nearer to the others, and so is the scale that fits the integers best.
 RoundedMatrix::Step RoundedMatrix::best_step(const float* numbers) const {
-  const auto [least, most] = std::minmax_element(numbers, numbers + kGroup);
-  const float low = std::min(*least, 0.0f), range = std::max(*most, 0.0f) - low;
+  float low = 0, high = 0;  // zero is always among what the codes stand for
+  for (int64_t i = 0; i < kGroup; ++i) {
+    low = std::min(low, numbers[i]);
+    high = std::max(high, numbers[i]);
+  }
+  const float range = high - low;
   Step best;
   float least_error = INFINITY, integers[kGroup];
   const auto consider = [&](float scale, float zero) {
