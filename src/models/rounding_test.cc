@@ -26,7 +26,7 @@ constexpr RoundedFormat kRoundings[] = {RoundedFormat::kInt8, RoundedFormat::kIn
 
 Rows logits_of(const std::string& model, DType dtype,
                std::optional<RoundedFormat> rounding = std::nullopt) {
-  ModelRig rig(model, dtype, make_cpu_backend(2), 16, false, rounding);
+  ModelRig rig(model, dtype, make_cpu_backend(2), 16, {.rounding = rounding});
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
   Rows rows = rig.step({{0, ids}})[0];

@@ -24,7 +24,8 @@ Rows compute(const std::string& name, DType dtype, CommunicatorGroup* group = nu
              bool expert_parallel = false) {
   auto backend = make_cpu_backend(1);
   if (group != nullptr) group->join(rank, *backend);
-  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16, expert_parallel);
+  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16,
+               {.expert_parallel = expert_parallel});
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
   auto rows = rig.step({{0, ids}})[0];
@@ -116,7 +117,7 @@ class FakeRank final : public CpuBackend {
 TEST(ExpertParallel, BiasesOfOtherRanksTakeNoMemory) {
   const auto bytes = [](bool expert_parallel) {
     ModelRig rig(golden_dir("gpt_oss"), DType::kFloat32, std::make_unique<FakeRank>(0, 2), 16,
-                 expert_parallel);
+                 {.expert_parallel = expert_parallel});
     return rig.model().weight_bytes();
   };
   const ModelConfig config = load_model_config(golden_dir("gpt_oss"));

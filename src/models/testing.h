@@ -74,6 +74,13 @@ struct Chunk {
   std::vector<int32_t> ids;
 };
 
+// As in ModelContext.
+struct RigOptions {
+  bool expert_parallel = false;
+  bool keeps_codes = true;
+  std::optional<RoundedFormat> rounding = std::nullopt;
+};
+
 // A model that computes steps laid out by the runner's StepBatch, and shows their logits. The
 // blocks of its KV cache are in an arbitrary order.
 class ModelRig {
@@ -83,8 +90,7 @@ class ModelRig {
   static constexpr int kMaxLength = 320;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
-           int block_size, bool expert_parallel = false,
-           std::optional<RoundedFormat> rounding = std::nullopt)
+           int block_size, const RigOptions& options = {})
       : config_(load_model_config(model_dir)),
         weights_(model_dir, config_.quantization, config_.gguf),
         backend_(std::move(backend)),
@@ -97,8 +103,9 @@ class ModelRig {
                          .max_num_logits = kMaxLogits,
                          .max_model_len = kMaxLength,
                          .num_loading_threads = 2,
-                         .expert_parallel = expert_parallel,
-                         .rounding = rounding});
+                         .expert_parallel = options.expert_parallel,
+                         .keeps_codes = options.keeps_codes,
+                         .rounding = options.rounding});
     const int blocks_per_sequence = (kMaxLength + block_size - 1) / block_size;
     std::vector<int32_t> blocks(static_cast<size_t>(kMaxSequences) * blocks_per_sequence);
     std::iota(blocks.begin(), blocks.end(), 0);
