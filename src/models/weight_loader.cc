@@ -91,7 +91,8 @@ HostMatrix WeightLoader::find_coded(const MatrixSlice& slice,
     matrix.data = nullptr;
     matrix.decoder = rounded.get();
   }
-  if (context_.keeps_codes && matrix.decoder != nullptr) {
+  if (context_.keeps_codes && context_.backend.traits().computes_with_codes &&
+      matrix.decoder != nullptr) {
     matrix.codes = matrix.decoder->code_format();
   }
   return matrix;

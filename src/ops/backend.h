@@ -201,6 +201,8 @@ struct BackendTraits {
   // It uses the host's memory (CPU): embeddings are read from the mapped checkpoint, and free
   // memory is shared with other programs and other ranks.
   bool shares_host_memory = false;
+  // Its products take weights in their codes (HostMatrix::codes).
+  bool computes_with_codes = false;
   // A step can be enqueued while another one runs, and memory is allocated before the first step.
   bool is_asynchronous = false;
   // Rows of logits that are computed and sampled in one call, at most; 0 = any number.

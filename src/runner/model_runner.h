@@ -64,7 +64,9 @@ class ModelRunner final : public Runner {
   };
 
   void load_model();
-  bool keeps_codes() const { return config_.weight_layout == "auto"; }
+  bool keeps_codes() const {
+    return config_.weight_layout == "auto" && traits_.computes_with_codes;
+  }
   // Throws Error(kInvalidArgument) where the checkpoint is quantised already.
   std::optional<RoundedFormat> rounding() const;
   void tell_of_quantised_weights() const;

@@ -22,7 +22,7 @@ std::string CpuBackend::description() const {
 // So few rows of logits that the memory they take stays small (a row of 150,000 tokens is 600 KB)
 // and yet so many that the head's weights are not what costs.
 BackendTraits CpuBackend::traits() const {
-  return {.shares_host_memory = true, .max_logits_rows = 128};
+  return {.shares_host_memory = true, .computes_with_codes = true, .max_logits_rows = 128};
 }
 
 MemoryInfo CpuBackend::memory() const { return read_memory_info(); }

@@ -85,6 +85,7 @@ TEST(CpuBackend, TopPCutsTheLastOfManyEquals) {
 
 TEST(Registry, CpuByName) {
   EXPECT_TRUE(make_cpu_backend(1)->traits().shares_host_memory);
+  EXPECT_TRUE(make_cpu_backend(1)->traits().computes_with_codes);
   EXPECT_TRUE(make_backend({.device = "cpu", .num_threads = 2})->traits().shares_host_memory);
   EXPECT_NE(make_backend({.num_threads = 1}), nullptr);
 }
