@@ -121,6 +121,13 @@ void CodedMatrix::choose_layout() {
 void CodedMatrix::read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const {
   codes.read_codes(row, col, count, out);
   for (int64_t i = 0; flips_top_bit && i < count; ++i) out[i] ^= 0x80;
+  if (codes.values != &kFp8Codes) return;
+  const auto is_nan = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
+  int64_t num_nan = 0;
+  for (int64_t i = 0; i < count; ++i) num_nan += is_nan(out[i]) ? 1 : 0;
+  for (int64_t i = 0; num_nan > 0; ++i) {
+    if (is_nan(out[i])) refuse_nan(row, col + i);
+  }
 }
 
 void CodedMatrix::read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const {

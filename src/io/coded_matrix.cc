@@ -132,6 +132,11 @@ CodedMatrix::Block CodedMatrix::read_block(int64_t row, int64_t block) const {
   return numbers;
 }
 
+void CodedMatrix::refuse_nan(int64_t row, int64_t col) const {
+  throw_error(ErrorCode::kCorruptData, "tensor {}: the code of row {}, column {} is NaN",
+              printable(name), row, col);
+}
+
 void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
   // Where blocks are no neighbours, a column seldom is of the same one as the column before.
   const bool in_order = block_of_col.empty();
@@ -140,6 +145,11 @@ void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) co
     blocks.push_back(read_block(row, block));
   }
   codes.read(row, col, count, out);
+  int64_t num_nan = 0;
+  for (int64_t i = 0; i < count; ++i) num_nan += std::isnan(out[i]) ? 1 : 0;
+  for (int64_t i = 0; num_nan > 0; ++i) {
+    if (std::isnan(out[i])) refuse_nan(row, col + i);
+  }
   for (const int64_t end = col + count; col < end;) {
     const int64_t block = in_order ? col / block_cols : block_of_col[static_cast<size_t>(col)];
     const int64_t next = in_order ? std::min(end, (block + 1) * block_cols) : col + 1;

@@ -67,6 +67,8 @@ struct CodedMatrix final : MatrixDecoder {
   // Once all the rest is there. Reads scales of float32 and zero points.
   void choose_layout();
 
+  // decode() and read_codes() throw Error(kCorruptData) where a code stands for NaN: layouts have
+  // no code for that.
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override;
   const CodeFormat* code_format() const override { return layout ? &*layout : nullptr; }
   void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override;
@@ -79,6 +81,7 @@ struct CodedMatrix final : MatrixDecoder {
     float zero = 0;
   };
   Block read_block(int64_t row, int64_t block) const;
+  [[noreturn]] void refuse_nan(int64_t row, int64_t col) const;
 };
 
 }  // namespace nanovllm

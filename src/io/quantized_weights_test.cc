@@ -452,6 +452,46 @@ TEST(QuantizedWeights, ScalesThatAreNoNumberAreRefusedWhenTheyAreMet) {
   }
 }
 
+// As numbers and as codes: no layout has a code for NaN.
+TEST(QuantizedWeights, CodesThatAreNaNAreRefusedWithTheirPlace) {
+  for (const char* name : {"fp8_block", "fp8_channel", "fp8_fine_grained", "modelopt_fp8"}) {
+    for (const char* code : {"\x7f", "\xff"}) {
+      SCOPED_TRACE(name);
+      Checkpoint checkpoint(name);
+      auto& weight = checkpoint.part("weight");
+      const int64_t cols = weight.shape[1];
+      weight.data.replace(static_cast<size_t>(3 * cols + 9), 1, code);
+      const TempDir dir;
+      int num_matrices = 0;
+      Checkpoint::for_each_matrix(
+          checkpoint.write(dir), "model.layers.0.mlp.up_proj", [&](const QuantizedMatrix& matrix) {
+            ++num_matrices;
+            std::vector<float> row(static_cast<size_t>(cols));
+            std::vector<uint8_t> codes(row.size());
+            const auto refusal = [](auto call) {
+              const Error error = error_of(call);
+              EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+              return std::string(error.what());
+            };
+            const std::string expected =
+                "tensor model.layers.0.mlp.up_proj.weight: the code of row 3, column 9 is NaN";
+            const MatrixDecoder& decoder = *matrix.decoder;
+            EXPECT_EQ(refusal([&] { decoder.decode(3, 5, cols - 5, row.data()); }), expected);
+            EXPECT_EQ(refusal([&] { decoder.read_codes(3, 5, cols - 5, codes.data()); }), expected);
+            // Those beside it are numbers.
+            decoder.decode(3, 0, 9, row.data());
+            decoder.read_codes(3, 0, 9, codes.data());
+            decoder.decode(3, 10, cols - 10, row.data());
+            decoder.read_codes(3, 10, cols - 10, codes.data());
+          });
+      EXPECT_EQ(num_matrices, 1);
+      weight.data.replace(static_cast<size_t>(3 * cols + 9), 1, code[0] < 0 ? "\xfe" : "\x7e");
+      const TempDir largest;
+      EXPECT_NO_THROW(Checkpoint::decode_all(checkpoint.write(largest)));
+    }
+  }
+}
+
 TEST(QuantizedWeights, GroupsOfColumnsThatDoNotExistAreRefused) {
   for (const int32_t group : {2, -1, INT32_MAX, INT32_MIN}) {
     for (const char* name : {"gptq_v2_g_idx", "pack_int4_g_idx"}) {

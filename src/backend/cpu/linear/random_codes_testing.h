@@ -86,7 +86,7 @@ class RandomDecoder final : public MatrixDecoder {
     for (size_t i = 0; i < codes_.size(); ++i) {
       const unsigned code = i < 256 ? static_cast<unsigned>(i) : rng();
       codes_[i] = static_cast<uint8_t>(code & ((1u << format.code_bits) - 1));
-      if (format.values == kE4M3.data() && (codes_[i] & 127) == 127) codes_[i] = 0;  // NaN
+      if (format.values == kE4M3.data() && (codes_[i] & 127) == 127) codes_[i] = 0;  // NaN is refused
     }
     num_groups_ = divide_up(cols, format.group_columns);
     const int64_t super_groups =
