@@ -15,6 +15,8 @@ namespace nanovllm {
 namespace {
 
 constexpr float kLargestFp8 = 448;
+// Of numbers that are less, differences and codes times scales are finite.
+constexpr float kTooLarge = 0x1p126f;
 constexpr int64_t kGroup = RoundedMatrix::kGroupColumns;
 
 // To the nearest integer, ties to even; of numbers below 2^22 in magnitude. Unlike a call of
@@ -143,9 +145,10 @@ void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float*
   for (int64_t i = 0; i < count; ++i) {
     largest = std::max(largest, std::bit_cast<uint32_t>(out[i]) & 0x7fffffff);
   }
-  if (largest < 0x7f800000) return;
-  throw_error(ErrorCode::kCorruptData, "tensor {}: row {} has a number that is NaN or infinite",
-              printable(name_), row);
+  if (largest < std::bit_cast<uint32_t>(kTooLarge)) return;
+  throw_error(ErrorCode::kCorruptData, "tensor {}: row {} has a number that is {}",
+              printable(name_), row,
+              largest < 0x7f800000 ? "too large to be rounded" : "NaN or infinite");
 }
 
 float RoundedMatrix::scale_of_row(int64_t row) const {
@@ -180,13 +183,17 @@ RoundedMatrix::Step RoundedMatrix::best_step(const float* numbers) const {
     high = std::max(high, numbers[i]);
   }
   const float range = high - low;
+  // Squares and sums are of numbers times a power of two, at which the range is between 1 and 2.
+  const uint32_t exponent = std::bit_cast<uint32_t>(range) >> 23;
+  const float to_one = std::bit_cast<float>((254 - exponent) << 23);
+  const float from_one = std::bit_cast<float>(exponent << 23);
   Step best;
   float least_error = INFINITY, integers[kGroup];
   const auto consider = [&](float scale, float zero) {
     const Step step = {scale, clamp(zero, 0, kMost4)};
     round_group(numbers, scale, -step.zero, kMost4 - step.zero, integers);
     const float error = sum_of_group([&](int64_t i) {
-      const float missed = numbers[i] - scale * integers[i];
+      const float missed = (numbers[i] - scale * integers[i]) * to_one;
       return missed * missed;
     });
     if (error >= least_error) return;
@@ -203,9 +210,10 @@ RoundedMatrix::Step RoundedMatrix::best_step(const float* numbers) const {
     consider(middle.scale, middle.zero - 1);
     consider(middle.scale, middle.zero + 1);
     round_group(numbers, best.scale, -best.zero, kMost4 - best.zero, integers);
-    const float product = sum_of_group([&](int64_t i) { return numbers[i] * integers[i]; });
+    const float product =
+        sum_of_group([&](int64_t i) { return numbers[i] * to_one * integers[i]; });
     const float square = sum_of_group([&](int64_t i) { return integers[i] * integers[i]; });
-    const float fitted = to_scale(product / square);
+    const float fitted = to_scale(product / square * from_one);
     if (fitted > 0) consider(fitted, best.zero);
   }
   return best;

@@ -42,7 +42,7 @@ class RoundedMatrix final : public MatrixDecoder {
   // `name`, of the tensor, is for messages.
   RoundedMatrix(std::string name, const Numbers& numbers, RoundedFormat format);
 
-  // All throw Error(kCorruptData) where a number is NaN or infinite.
+  // All throw Error(kCorruptData) where a number is NaN, infinite or 2^126 and more.
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override;
   const CodeFormat* code_format() const override { return &layout_; }
   void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override;

@@ -158,6 +158,34 @@ TEST(RoundedMatrix, ScalesHaveTheTypeThatTheNumbersHave) {
   EXPECT_EQ(scale.scale, to_float(to_bfloat16(1.0f / 127)));
 }
 
+// Of numbers so large that squares are infinite, the codes are those of small ones.
+TEST(RoundedMatrix, LargeNumbersHaveTheCodesOfSmallOnes) {
+  const std::vector<float> small = normal_numbers(128);
+  std::vector<float> large = small;
+  for (float& number : large) number *= 0x1p120f;
+  for (const RoundedFormat format : kRoundedFormats) {
+    std::vector<float> expected = row_of(round(small, 1, format), 0, 128);
+    for (float& number : expected) number *= 0x1p120f;
+    EXPECT_EQ(row_of(round(large, 1, format), 0, 128), expected);
+  }
+}
+
+TEST(RoundedMatrix, TheLargestNumbersAreRoundedAndLargerOnesRefused) {
+  for (const RoundedFormat format : kRoundedFormats) {
+    std::vector<float> numbers(64, 0.0f);
+    numbers[3] = std::nextafter(0x1p126f, 0.0f);
+    numbers[5] = -numbers[3];
+    const std::vector<float> rounded = row_of(round(numbers, 1, format), 0, 64);
+    EXPECT_NEAR(rounded[3] / numbers[3], 1, 0.1);
+    EXPECT_NEAR(rounded[5] / numbers[5], 1, 0.1);
+    numbers[5] = -0x1p126f;
+    const RoundedMatrix matrix = round(numbers, 1, format);
+    const Error error = error_of([&] { row_of(matrix, 0, 64); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_STREQ(error.what(), "tensor m: row 0 has a number that is too large to be rounded");
+  }
+}
+
 TEST(RoundedMatrix, ReadsWhatAnotherDecoderGives) {
   const std::vector<float> numbers = normal_numbers(64);
   const RoundedMatrix exact = round(numbers, 1, RoundedFormat::kInt8);
