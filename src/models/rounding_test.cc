@@ -144,6 +144,10 @@ TEST(WeightLayoutOption, ATiedHeadIsPackedOnceInItsCodes) {
       EXPECT_EQ(decoded->num_heads, 1 - decoded->num_of_tables);
     }
   }
+  // Rows that are no whole groups stay numbers, which the table has.
+  const auto kept = load("gemma3", true, true, RoundedFormat::kInt8);
+  EXPECT_EQ(kept->num_of_tables, 1);
+  EXPECT_EQ(kept->num_heads, 0);
   const auto plain = load("qwen3_tied", false, true, std::nullopt);
   EXPECT_EQ(plain->num_coded, 0);
 }

@@ -167,7 +167,8 @@ void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice&
   const auto rounding = context_.rounding ? std::optional(RoundedFormat::kInt8) : std::nullopt;
   Matrix matrix = {.pieces = {find_coded(slice, rounding)}, .bias = {}};
   // The table's memory has numbers, which a product in codes does without.
-  if (matrix.pieces[0].codes != nullptr || rounding) tied = nullptr;
+  const bool is_rounded = rounding && matrix.pieces[0].decoder != nullptr;
+  if (matrix.pieces[0].codes != nullptr || is_rounded) tied = nullptr;
   products_.push_back({out, std::move(matrix), tied});
 }
 
