@@ -5,11 +5,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/code_format.h"
 #include "base/message.h"
 #include "cli/commands.h"
 #include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "io/ggml_formats.h"
 #include "nanovllm/llm_engine.h"
 
 namespace nanovllm::cli {
@@ -49,11 +51,16 @@ void print_rows(const char* name, const std::vector<std::string>& lines) {
 // What a checkpoint holds, and what becomes of it.
 void print_formats(const EngineInfo& facts) {
   int64_t bytes = 0;
+  const std::string super = to_string(WeightLayout::kSuper);
+  const bool has_super = std::ranges::find(facts.weight_layouts, super, &LayoutOfWeights::name) !=
+                         facts.weight_layouts.end();
   for (const WeightFormat& format : facts.weight_formats) {
     bytes += format.bytes;
+    const int bits = has_super ? wider_code_bits(format.name) : 0;
     print_row(format.bytes == bytes ? "weights in the file" : "",
-              fmt::format("{}: {}, {}", format.name, counted(format.num_tensors, "tensor"),
-                          mebibytes(format.bytes)));
+              fmt::format("{}: {}, {}{}", format.name, counted(format.num_tensors, "tensor"),
+                          mebibytes(format.bytes),
+                          bits > 0 ? fmt::format(", in codes of {} bits in memory", bits) : ""));
   }
   print_row("bits a weight",
             fmt::format("{:.2f} in the file; computed in {}", bits_a_weight(facts), facts.dtype));

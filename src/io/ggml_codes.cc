@@ -133,4 +133,14 @@ const GgmlCodes* find_ggml_codes(uint32_t id) {
   return found == std::end(ggml::kCodes) ? nullptr : found;
 }
 
+int wider_code_bits(std::string_view name) {
+  for (const GgmlCodes& codes : ggml::kCodes) {
+    const GgmlFormat* format = find_ggml_format(codes.id);
+    if (format == nullptr || format->name != name) continue;
+    const int bits = codes.format.code_bits;
+    return bits * format->block_elements > format->block_bytes * 8 ? bits : 0;
+  }
+  return 0;
+}
+
 }  // namespace nanovllm

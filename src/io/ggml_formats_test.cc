@@ -120,6 +120,15 @@ TEST(GgmlFormats, EveryTypeHasTheLayoutOfItsCodes) {
   EXPECT_EQ(layout("IQ4_XS"), "super 4 32 256");
 }
 
+TEST(GgmlFormats, CodesOfTwoAndThreeBitsTakeFour) {
+  EXPECT_EQ(wider_code_bits("Q2_K"), 4);
+  EXPECT_EQ(wider_code_bits("Q3_K"), 4);
+  for (const char* name :
+       {"Q4_K", "Q4_0", "IQ4_XS", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "?"}) {
+    EXPECT_EQ(wider_code_bits(name), 0) << name;
+  }
+}
+
 TEST(GgmlFormats, AScaleThatIsNoNumberIsRefusedWithItsPlace) {
   const Golden golden;
   const auto error_with = [&](uint32_t type, size_t at, const std::string& bytes) {

@@ -69,6 +69,7 @@ void ModelRunner::load_model() {
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization,
                                            model_config_.gguf);
+  const std::optional<RoundedFormat> rounded_to = rounding();
   if (backend_->rank() == 0) tell_of_quantised_weights();
   if (const auto parts = weights_->ignored_parts(); !parts.empty() && backend_->rank() == 0) {
     print_message("nanovllm: {}: only the text part is loaded, without {}\n",
@@ -85,7 +86,7 @@ void ModelRunner::load_model() {
                                                               backend_->world_size()),
                        .expert_parallel = config_.enable_expert_parallel,
                        .keeps_codes = keeps_codes(),
-                       .rounding = rounding()});
+                       .rounding = rounded_to});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 

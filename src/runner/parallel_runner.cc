@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -186,6 +187,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
     info.kv_bytes_per_token += other.kv_bytes_per_token;
     info.load_seconds = std::max(info.load_seconds, other.load_seconds);
   }
+  std::ranges::stable_sort(info.weight_layouts, std::greater(), &LayoutOfWeights::bytes);
   return runner;
 }
 
