@@ -1,10 +1,14 @@
 """`nanovllm quantize` and --quantization on the real binary: the same codes by either way."""
 import json
 import pathlib
+import shutil
+import signal
 import struct
+import subprocess
+import time
 import unittest
 
-from cli_testing import MODEL, SMALL, CliTest, lines, run
+from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
 
 GOLDENS = pathlib.Path(__file__).parent
 BITS = {"int8": (10.7, 10.9), "int4": (7.4, 7.5), "fp8": (10.3, 10.5)}  # of the demo, whose embeddings stay in bfloat16 and whose head is int8
@@ -85,11 +89,33 @@ class Quantize(CliTest):
             self.assertEqual(run("quantize", *args).returncode, 2)
         result = run("generate", out, "-p", "x", "--quantization", "int8", *SMALL)
         self.assertIn("is quantised already, to INT4: leave quantization out", result.stderr)
+        self.assertNotIn("weights stay quantised", result.stderr)
         self.assertEqual(result.returncode, 2)
         result = run("generate", MODEL, "-p", "x", "--quantization", "awq", *SMALL)
         self.assertIn('quantization must be one of int8, int4, fp8, got "awq"; a checkpoint that is quantised tells itself how', result.stderr)
         result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
         self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
+
+    def test_ctrl_c_leaves_no_folder(self):
+        model, out = self.path("model"), self.path("out")
+        model.mkdir()
+        shutil.copy(pathlib.Path(MODEL) / "config.json", model)
+        numbers = struct.pack("<4096H", *(0x3c00 + i * 7 % 512 for i in range(4096))) * 2048
+        write_tensors(model, {f"model.layers.{i}.mlp.up_proj.weight": ("BF16", [2048, 4096], numbers) for i in range(12)})
+        for how in (signal.SIGINT, signal.SIGTERM):
+            for make in (lambda: None, out.mkdir):  # a folder that was there stays, and the next one takes it
+                make()
+                was_there = out.exists()
+                process = subprocess.Popen([BINARY, "quantize", model, out, "--format", "int4", "--num-threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                deadline = time.monotonic() + 300
+                while time.monotonic() < deadline and not list(out.glob("*.tmp")):
+                    time.sleep(0.001)
+                process.send_signal(how)
+                said, error = process.communicate(timeout=300)
+                self.assertEqual((process.returncode, said, error), (130, "", f"nanovllm: interrupted; {out} is as it was before\n"))
+                self.assertEqual(out.exists(), was_there)
+                if was_there:
+                    out.rmdir()  # which fails if anything is in it
 
     def test_the_log_says_once_which_matrices_have_no_layout(self):
         out, _ = self.quantize("int4")

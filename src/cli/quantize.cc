@@ -23,19 +23,42 @@ struct QuantizeOptions {
   bool quiet = false;
 };
 
-int quantize(const QuantizeOptions& options) {
+struct Interrupted {};
+
+RoundedFolder write_folder(const QuantizeOptions& options) {
   const bool shows_progress = !options.quiet && is_terminal(stderr);
+  int64_t shown_percent = -1;
   const auto show = [&](int64_t done, int64_t total) {
+    if (InterruptGuard::interrupted()) throw Interrupted();
     if (!shows_progress) return;
     const double share =
         static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, total));
-    print_message("\r\x1b[K{}{}", with_bar(options.out, share, fmt::format("{:.0f}%", 100 * share)),
+    const auto percent = static_cast<int64_t>(100 * share);
+    if (percent == shown_percent) return;
+    shown_percent = percent;
+    print_message("\r\x1b[K{}{}", with_bar(options.out, share, fmt::format("{}%", percent)),
                   done == total ? "\n" : "");
   };
   const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const RoundedFolder folder =
-      write_rounded_folder(options.model.path, options.out, *parse_rounded_format(options.format),
-                           options.num_threads > 0 ? options.num_threads : cpus, show);
+  const InterruptGuard guard;
+  try {
+    return write_rounded_folder(options.model.path, options.out,
+                                *parse_rounded_format(options.format),
+                                options.num_threads > 0 ? options.num_threads : cpus, show);
+  } catch (const Interrupted&) {
+    if (shows_progress) print_message("\n");
+    throw;
+  }
+}
+
+int quantize(const QuantizeOptions& options) {
+  RoundedFolder folder;
+  try {
+    folder = write_folder(options);
+  } catch (const Interrupted&) {
+    print_error(fmt::format("interrupted; {} is as it was before", options.out));
+    return kExitInterrupted;
+  }
   if (folder.num_stacks > 0 && !options.quiet) {
     print_message(
         "nanovllm: {} of experts stay as they are, for compressed-tensors has no format for "

@@ -21,9 +21,10 @@ struct RoundedFolder {
 // What WeightLoader rounds on the way to memory becomes the same codes and scales in `out`: the
 // matrices of the layers in `format` and the head in int8, written as one of its own where it is
 // tied to the embeddings. All else is copied. `out` must be absent or an empty folder; its
-// config.json comes last. `on_bytes(bytes read, bytes in all)` is called now and then and may
-// throw. Throws Error: kInvalidArgument (`model` is no folder of plain weights; `out` is in use),
-// kIo, and what reading the model throws.
+// config.json comes last. What ends it, an error or a throw, leaves `out` as it was.
+// `on_bytes(bytes read, bytes in all)` is called now and then, from any thread but one at a time,
+// and may throw. Throws Error: kInvalidArgument (`model` is no folder of plain weights; `out` is in
+// use), kCorruptData (two tensors would have one name), kIo, and what reading the model throws.
 RoundedFolder write_rounded_folder(const std::string& model, const std::string& out,
                                    RoundedFormat format, int num_threads,
                                    const std::function<void(int64_t, int64_t)>& on_bytes);

@@ -189,14 +189,122 @@ TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(std::filesystem::exists(out.path() + "/b"));
 }
 
-TEST(RoundedFolder, WhatEndsItLeavesNoModelBehind) {
+// It goes by the config's flag, as loading does, and by names that loading knows.
+TEST(RoundedFolder, ATiedHeadIsMadeFromTheModelsOwnTable) {
+  PlainCheckpoint checkpoint(DType::kBFloat16);
+  checkpoint.shapes["lm_head.weight"] = {9, 64};
+  checkpoint.shapes["model.layers.9.embed_tokens.weight"] = {9, 64};  // of a prediction layer
+  const std::string model = checkpoint.write();
+  const WeightStore before(model);
+  const auto head_of = [&](const char* from) {
+    const TempDir out;
+    quantize(model, out.path(), RoundedFormat::kInt4);
+    const WeightStore after(out.path(), quantization_of(out.path()));
+    expect_same_codes(after.get("lm_head.weight", {9, 64}), before.get(from, {9, 64}),
+                      RoundedFormat::kInt8);
+  };
+  head_of("model.embed_tokens.weight");
+  checkpoint.config["tie_word_embeddings"] = false;
+  checkpoint.dir.write("config.json", checkpoint.config.dump());
+  head_of("lm_head.weight");
+  checkpoint.config.erase("tie_word_embeddings");  // the text part says it
+  checkpoint.dir.write("config.json", checkpoint.config.dump());
+  head_of("model.embed_tokens.weight");
+  checkpoint.config.erase("text_config");
+  checkpoint.dir.write("config.json", checkpoint.config.dump());
+  head_of("lm_head.weight");
+}
+
+TEST(RoundedFolder, ATextPartIsNotTiedAgainWhereItDoesNotSaySo) {
+  PlainCheckpoint checkpoint(DType::kBFloat16);
+  checkpoint.config = {{"text_config", {{"hidden_size", 64}}}};
+  const TempDir out;
+  quantize(checkpoint.write(), out.path(), RoundedFormat::kInt8);
+  const Json config = Json::parse(std::ifstream(out.path() + "/config.json"));
+  EXPECT_EQ(config["tie_word_embeddings"], false);
+  EXPECT_EQ(config["text_config"]["tie_word_embeddings"], false);
+  EXPECT_EQ(config["text_config"]["hidden_size"], 64);
+}
+
+TEST(RoundedFolder, ShapesOfNothingMayBeHuge) {
+  PlainCheckpoint checkpoint(DType::kBFloat16);
+  const TempDir plain, out;
+  const std::string model = checkpoint.write();
+  const int64_t expected = quantize(model, plain.path(), RoundedFormat::kInt8).num_parameters;
+  const std::string file = read_text_file(model + "/model.safetensors", 1 << 20);
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  Json header = Json::parse(file.substr(8, size));
+  header["a.experts.empty"] = {{"dtype", "BF16"},
+                               {"shape", {0, int64_t{1} << 62, int64_t{1} << 62}},
+                               {"data_offsets", {0, 0}}};
+  checkpoint.dir.write("model.safetensors",
+                       testing::safetensors_bytes(header.dump(), file.substr(8 + size)));
+  EXPECT_EQ(quantize(model, out.path(), RoundedFormat::kInt8).num_parameters, expected);
+}
+
+TEST(RoundedFolder, NamesThatWouldBeWrittenTwiceAreRefused) {
+  const TempDir out;
+  const auto refusal = [&](const std::string& model) {
+    const Error error = error_of([&] { quantize(model, out.path(), RoundedFormat::kInt8); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_TRUE(std::filesystem::is_empty(out.path()));
+    return std::string(error.what());
+  };
+  PlainCheckpoint beside(DType::kBFloat16);
+  beside.shapes["model.layers.0.self_attn.q_proj.weight_scale"] = {13, 2};
+  const std::string model = beside.write();
+  EXPECT_EQ(refusal(model),
+            model +
+                ": model.layers.0.self_attn.q_proj.weight_scale would be written twice: two "
+                "files have it, or it stands beside the matrix that gets a tensor of this "
+                "name; remove one");
+  PlainCheckpoint shards(DType::kBFloat16);
+  shards.write();
+  const std::string folder = shards.dir.path();
+  std::filesystem::copy_file(folder + "/model.safetensors", folder + "/a.safetensors");
+  std::filesystem::rename(folder + "/model.safetensors", folder + "/b.safetensors");
+  shards.dir.write("model.safetensors.index.json",
+                   R"({"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}})");
+  EXPECT_NE(refusal(folder).find("model.embed_tokens.weight would be written twice"),
+            std::string::npos);
+}
+
+TEST(RoundedFolder, WhatEndsItLeavesTheFolderAsItWas) {
   const PlainCheckpoint checkpoint(DType::kBFloat16);
   const TempDir out;
-  const auto stop = [](int64_t done, int64_t total) {
-    if (done == total) throw std::runtime_error("stopped");
-  };
-  EXPECT_THROW(write_rounded_folder(checkpoint.write(), out.path(), RoundedFormat::kInt4, 1, stop),
-               std::runtime_error);
+  const std::string model = checkpoint.write();
+  int num_calls = 0;
+  const auto count = [&](int64_t, int64_t) { ++num_calls; };
+  write_rounded_folder(model, out.path() + "/all", RoundedFormat::kInt4, 1, count);
+  EXPECT_GE(num_calls, static_cast<int>(checkpoint.shapes.size()));
+  std::filesystem::remove_all(out.path() + "/all");
+  for (int nth = 1; nth <= num_calls; ++nth) {
+    for (const char* inside : {"", "/new/folder"}) {
+      int left = nth;
+      const auto stop = [&](int64_t, int64_t) {
+        if (--left == 0) throw std::runtime_error("stopped");
+      };
+      EXPECT_THROW(write_rounded_folder(model, out.path() + inside, RoundedFormat::kInt4, 2, stop),
+                   std::runtime_error);
+      EXPECT_TRUE(std::filesystem::is_empty(out.path()));
+    }
+  }
+}
+
+// A file that can't be copied comes after the weights.
+TEST(RoundedFolder, AFailureAfterTheWeightsLeavesTheFolderAsItWas) {
+  const PlainCheckpoint checkpoint(DType::kBFloat16);
+  const TempDir out;
+  const std::string model = checkpoint.write();
+  // Written by then, by somebody else.
+  const auto write_other = [&](int64_t, int64_t) { out.write("tokenizer.json", "theirs"); };
+  EXPECT_EQ(error_of([&] {
+              write_rounded_folder(model, out.path(), RoundedFormat::kInt8, 1, write_other);
+            }).code(),
+            ErrorCode::kIo);
+  EXPECT_EQ(read_text_file(out.path() + "/tokenizer.json"), "theirs");
+  std::filesystem::remove(out.path() + "/tokenizer.json");
   EXPECT_TRUE(std::filesystem::is_empty(out.path()));
 }
 
