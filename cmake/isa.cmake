@@ -39,6 +39,7 @@ endforeach()
 # A compiler that fuses multiplications and additions may do so in one tile size and not in another, and rounds otherwise
 # than who defined a format.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear/code_pack.cc
+                            ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear/code_unpack.cc
                             ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear/linear_portable.cc
                             ${CMAKE_CURRENT_SOURCE_DIR}/src/io/ggml_blocks.cc
                             ${CMAKE_CURRENT_SOURCE_DIR}/src/io/rounded_matrix.cc PROPERTIES

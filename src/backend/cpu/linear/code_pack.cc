@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/linear/code_blocks.h"
 #include "backend/cpu/linear/linear_pack.h"
 #include "base/check.h"
 #include "base/dtype.h"
@@ -13,19 +14,8 @@
 namespace nanovllm {
 namespace {
 
-constexpr int kUnitVectors = 16;
-constexpr int kVectorWords = 32;
-
 // Columns whose codes are transposed at a time; of no format does a block begin within.
 constexpr int64_t kChunkColumns = 256;
-
-// The magnitudes of float8 with 4 bits of exponent and 3 of mantissa, without the NaN.
-float e4m3_magnitude(int code) {
-  const int exponent = code >> 3, mantissa = code & 7;
-  return exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
-                       : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 |
-                                              static_cast<uint32_t>(mantissa) << 20);
-}
 
 bool is_int8(const CodeFormat& format) {
   for (int code = 0; code < 256; ++code) {
@@ -88,8 +78,6 @@ ScaleKind scale_kind_of(DType dtype) {
       return ScaleKind::kFloat32;
   }
 }
-
-int64_t scale_bytes_of(ScaleKind kind) { return kind == ScaleKind::kFloat32 ? 4 : 2; }
 
 // Columns of a scale of 16 bits in the part: a rank's share may begin within the file's.
 int64_t super_columns_of(const HostMatrix& piece) {
@@ -161,57 +149,6 @@ void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[
   }
 }
 
-// The code of word i of a unit's vector q.
-unsigned code_at(CodeKind kind, const char* unit, int q, int i) {
-  const auto word = [&](int j) -> unsigned {
-    uint16_t value;
-    std::memcpy(&value, unit + (j * kVectorWords + i) * 2, sizeof value);
-    return value;
-  };
-  switch (kind) {
-    case CodeKind::k4:
-      return word(q / 4) >> 4 * (q % 4) & 15;
-    case CodeKind::k5: {
-      if (q < 15) return word(q / 3) >> 5 * (q % 3) & 31;
-      unsigned code = 0;
-      for (int bit = 0; bit < 5; ++bit) code |= word(bit) >> 15 << bit;
-      return code;
-    }
-    case CodeKind::k6: {
-      const int first = q / 8 * 3, in_half = q % 8;
-      if (in_half < 6) return word(first + in_half / 2) >> 6 * (in_half % 2) & 63;
-      const bool is_seventh = in_half == 6;
-      const unsigned high = word(first + 1) >> (is_seventh ? 12 : 14) & 3;
-      return word(first + (is_seventh ? 0 : 2)) >> 12 | high << 4;
-    }
-    case CodeKind::kInt8:
-    case CodeKind::kE4M3:
-      return word(q / 2) >> 8 * (q % 2) & 255;
-    case CodeKind::kBFloat16:
-      break;
-  }
-  return word(q);
-}
-
-// What a code stands for, as bfloat16.
-uint16_t value_of(const CodePanels& shape, unsigned code) {
-  switch (shape.kind) {
-    case CodeKind::k4:
-    case CodeKind::k5:
-    case CodeKind::k6:
-      return shape.values[code];
-    case CodeKind::kInt8:
-      return to_bfloat16(static_cast<float>(static_cast<int>(code) - 128)).bits;
-    case CodeKind::kE4M3: {
-      const float magnitude = e4m3_magnitude(static_cast<int>(code & 127));
-      return to_bfloat16(code > 127 ? -magnitude : magnitude).bits;
-    }
-    case CodeKind::kBFloat16:
-      break;
-  }
-  return static_cast<uint16_t>(code);
-}
-
 // Codes of the columns from `first` on, as pairs like a plain panel's bfloat16; zeros where the
 // panel has none.
 void read_chunk(const LinearKernels& kernels, CodeKind kind, const PanelRows& rows, int64_t first,
@@ -255,72 +192,16 @@ void put_scale(ScaleKind kind, char* vector, int column, float value) {
   std::memcpy(vector + column * 2, &bits, 2);
 }
 
-float scale_at(ScaleKind kind, const char* vector, int column) {
-  if (kind == ScaleKind::kFloat32) {
-    float value;
-    std::memcpy(&value, vector + column * 4, 4);
-    return value;
+void put(const CodeHeader& header, int column, const GroupScale& scale) {
+  const CodePanels& shape = header.shape;
+  if (header.group == 0) {
+    put_scale(shape.scales, header.at, column, scale.scale);
+    if (shape.has_offsets) put_scale(shape.scales, header.offsets(), column, scale.offset);
   }
-  uint16_t bits;
-  std::memcpy(&bits, vector + column * 2, 2);
-  return kind == ScaleKind::kFloat16 ? half_to_float(bits) : to_float(BFloat16{bits});
-}
-
-// Where a header has what belongs to a group.
-struct Header {
-  const CodePanels& shape;
-  char* at;
-  int64_t group;  // of the block
-
-  char* offsets() const { return at + kPanelColumns * scale_bytes_of(shape.scales); }
-  char* codes() const {
-    const int64_t vector = kPanelColumns * scale_bytes_of(shape.scales);
-    const int64_t vectors = shape.has_offsets ? 2 : 1;
-    return at + vectors * vector + group * vectors * kPanelColumns;
-  }
-
-  void put(int column, const GroupScale& scale) const {
-    if (group == 0) {
-      put_scale(shape.scales, at, column, scale.scale);
-      if (shape.has_offsets) put_scale(shape.scales, offsets(), column, scale.offset);
-    }
-    if (!shape.is_super) return;
-    codes()[column] = static_cast<char>(scale.scale_code);
-    if (shape.has_offsets) codes()[kPanelColumns + column] = static_cast<char>(scale.offset_code);
-  }
-  // An element is scale v + offset or, where offsets are zeros, scale (v - offset).
-  GroupScale get(int column) const {
-    GroupScale got;
-    got.scale = scale_at(shape.scales, at, column);
-    if (shape.has_offsets) got.offset = scale_at(shape.scales, offsets(), column);
-    if (shape.is_super) {
-      got.scale *= static_cast<float>(static_cast<signed char>(codes()[column]));
-      got.offset *= -static_cast<float>(
-          static_cast<signed char>(shape.has_offsets ? codes()[kPanelColumns + column] : 0));
-    } else if (shape.divides_by_factor) {
-      got.scale /= shape.factor;
-    } else {
-      got.scale *= shape.factor;
-    }
-    return got;
-  }
-};
-
-// visit(group, Header, its first unit, units) for all groups of a panel.
-template <typename Visit>
-void for_each_group(const CodePanels& shape, const char* panel, Visit visit) {
-  char* at = const_cast<char*>(panel);
-  int64_t units_left = shape.num_units;
-  for (int64_t group = 0; group < shape.num_groups;) {
-    char* const header = at;
-    const int64_t end = std::min(group + shape.block_groups, shape.num_groups);
-    at += shape.header_bytes;
-    for (int64_t in_block = 0; group < end; ++group, ++in_block) {
-      const int64_t units = std::min(shape.group_units, units_left);
-      units_left -= units;
-      visit(group, Header{shape, header, in_block}, at, units);
-      at += units * shape.unit_bytes;
-    }
+  if (!shape.is_super) return;
+  header.codes()[column] = static_cast<char>(scale.scale_code);
+  if (shape.has_offsets) {
+    header.codes()[kPanelColumns + column] = static_cast<char>(scale.offset_code);
   }
 }
 
@@ -383,20 +264,23 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
 
   alignas(64) uint16_t chunk[kChunkColumns / kCodeUnitColumns][kUnitVectors][kVectorWords];
   int64_t read_columns = 0, unit_in_chunk = 0;
-  for_each_group(shape, out, [&](int64_t group, const Header& header, char* units, int64_t count) {
-    for (int i = 0; i < kPanelColumns; ++i) header.put(i, scales[i * shape.num_groups + group]);
-    for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
-      if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
-        const int64_t there = std::min(kChunkColumns, columns - read_columns);
-        read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
-        read_columns += there;
-        unit_in_chunk = 0;
-      }
-      alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
-      join_words(shape.kind, chunk[unit_in_chunk], joined);
-      std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
-    }
-  });
+  for_each_group(shape, out,
+                 [&](int64_t group, const CodeHeader& header, char* units, int64_t count) {
+                   for (int i = 0; i < kPanelColumns; ++i)
+                     put(header, i, scales[i * shape.num_groups + group]);
+                   for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
+                     if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
+                       const int64_t there = std::min(kChunkColumns, columns - read_columns);
+                       read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
+                       read_columns += there;
+                       unit_in_chunk = 0;
+                     }
+                     alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
+                     join_words(shape.kind, chunk[unit_in_chunk], joined);
+                     std::memcpy(units + unit * shape.unit_bytes, joined,
+                                 static_cast<size_t>(shape.unit_bytes));
+                   }
+                 });
 }
 
 CodePanels decoded_shape(const CodePanels& shape) {
@@ -408,42 +292,6 @@ CodePanels decoded_shape(const CodePanels& shape) {
   decoded.block_groups = 1;
   set_sizes(decoded);
   return decoded;
-}
-
-void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
-                     char* out) {
-  int64_t k = 0;
-  // Two k that are side by side for each column as bfloat16, one after the other as float32.
-  const auto put = [&](int64_t at, int column, float value) {
-    if (to_bf16) {
-      const BFloat16 rounded = to_bfloat16(value);
-      std::memcpy(out + at / 2 * kPanelStepBytes + column * 4 + at % 2 * 2, &rounded, 2);
-    } else {
-      std::memcpy(out + at * kPanelStepBytes + column * 4, &value, 4);
-    }
-  };
-  for_each_group(shape, panel, [&](int64_t, const Header& header, char* units, int64_t count) {
-    std::array<GroupScale, kPanelColumns> scales;
-    for (int i = 0; i < kPanelColumns; ++i) scales[i] = header.get(i);
-    for (int64_t unit = 0; unit < count; ++unit, k += kCodeUnitColumns) {
-      for (int q = 0; q < kUnitVectors; ++q) {
-        for (int i = 0; i < kVectorWords; ++i) {
-          const uint16_t bits =
-              value_of(shape, code_at(shape.kind, units + unit * shape.unit_bytes, q, i));
-          const int column = q % 2 * (kVectorWords / 2) + i / 2;
-          const float v = to_float(BFloat16{bits});
-          const auto& [s, offset, t, n] = scales[column];
-          const float value = shape.offsets_are_zeros ? s * (v - offset)
-                              : shape.has_offsets     ? s * v + offset
-                                                      : s * v;
-          put(k + q / 2 * 2 + i % 2, column, value);
-        }
-      }
-    }
-  });
-  const int64_t steps = to_bf16 ? k / 2 : k;
-  std::memset(out + steps * kPanelStepBytes, 0,
-              static_cast<size_t>((num_steps - steps) * kPanelStepBytes));
 }
 
 }  // namespace nanovllm
