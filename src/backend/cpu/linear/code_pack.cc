@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "backend/cpu/linear/code_blocks.h"
@@ -14,7 +15,8 @@
 namespace nanovllm {
 namespace {
 
-// Columns whose codes are transposed at a time; of no format does a block begin within.
+// Columns whose codes are transposed at a time. Decoders unpack whole blocks, of 256 columns at
+// most: only where a rank's share begins within a block is one unpacked twice.
 constexpr int64_t kChunkColumns = 256;
 
 bool is_int8(const CodeFormat& format) {
@@ -79,11 +81,10 @@ ScaleKind scale_kind_of(DType dtype) {
   }
 }
 
-// Columns of a scale of 16 bits in the part: a rank's share may begin within the file's.
-int64_t super_columns_of(const HostMatrix& piece) {
-  int64_t columns = piece.codes->super_columns;
-  while (columns > piece.codes->group_columns && piece.first_col % columns != 0) columns /= 2;
-  return std::max(columns, piece.codes->group_columns);
+// Of a group, or of a scale of 16 bits, in the part: a rank's share may begin within one of the
+// file's, and has it as several then.
+int64_t columns_in_part(const HostMatrix& piece, int64_t columns) {
+  return std::gcd(piece.first_col, columns);
 }
 
 void set_sizes(CodePanels& shape) {
@@ -214,12 +215,9 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
   if (!kind) return std::nullopt;
   const int64_t whole = std::max(piece.row_stride, piece.first_col + piece.cols);
   const bool is_one_group = format.group_columns >= whole;
-  const bool ends_whole =
-      piece.cols % format.group_columns == 0 || piece.first_col + piece.cols == whole;
-  if (!is_one_group && (piece.first_col % format.group_columns != 0 || !ends_whole)) {
-    return std::nullopt;
-  }
-  if (!is_one_group && format.group_columns % kCodeUnitColumns != 0) return std::nullopt;
+  const int64_t group_columns =
+      is_one_group ? format.group_columns : columns_in_part(piece, format.group_columns);
+  if (!is_one_group && group_columns % kCodeUnitColumns != 0) return std::nullopt;
   CodePanels shape = {};
   shape.kind = *kind;
   shape.scales = scale_kind_of(format.scale_dtype);
@@ -229,9 +227,10 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
   shape.divides_by_factor = format.divides_by_factor;
   shape.factor = format.factor;
   shape.num_units = divide_up(piece.cols, kCodeUnitColumns);
-  shape.num_groups = is_one_group ? 1 : divide_up(piece.cols, format.group_columns);
-  shape.group_units = is_one_group ? shape.num_units : format.group_columns / kCodeUnitColumns;
-  shape.block_groups = shape.is_super ? super_columns_of(piece) / format.group_columns : 1;
+  shape.num_groups = is_one_group ? 1 : divide_up(piece.cols, group_columns);
+  shape.group_units = is_one_group ? shape.num_units : group_columns / kCodeUnitColumns;
+  shape.block_groups =
+      shape.is_super ? columns_in_part(piece, format.super_columns) / group_columns : 1;
   set_sizes(shape);
   if (format.code_bits < 8) {
     for (int i = 0; i < 64; ++i) {
@@ -254,33 +253,39 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
   PanelRows rows;
   for (int i = 0; i < kPanelColumns; ++i) rows[i] = piece_row(pieces, panel * kPanelColumns + i);
 
-  std::vector<GroupScale> scales(static_cast<size_t>(kPanelColumns * shape.num_groups));
+  // Of the file's groups that the part has a share of.
+  const int64_t group_columns = pieces[0].codes->group_columns, first_col = pieces[0].first_col;
+  const int64_t first_group = first_col / group_columns;
+  const int64_t num_groups = divide_up(first_col + columns, group_columns) - first_group;
+  std::vector<GroupScale> scales(static_cast<size_t>(kPanelColumns * num_groups));
   for (int i = 0; i < kPanelColumns; ++i) {
     const auto& [piece, row] = rows[i];
     if (piece == nullptr) continue;
-    const int64_t first = piece->first_col / piece->codes->group_columns;
-    piece->decoder->read_scales(row, first, shape.num_groups, &scales[i * shape.num_groups]);
+    piece->decoder->read_scales(row, first_group, num_groups, &scales[i * num_groups]);
   }
 
   alignas(64) uint16_t chunk[kChunkColumns / kCodeUnitColumns][kUnitVectors][kVectorWords];
   int64_t read_columns = 0, unit_in_chunk = 0;
-  for_each_group(shape, out,
-                 [&](int64_t group, const CodeHeader& header, char* units, int64_t count) {
-                   for (int i = 0; i < kPanelColumns; ++i)
-                     put(header, i, scales[i * shape.num_groups + group]);
-                   for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
-                     if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
-                       const int64_t there = std::min(kChunkColumns, columns - read_columns);
-                       read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
-                       read_columns += there;
-                       unit_in_chunk = 0;
-                     }
-                     alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
-                     join_words(shape.kind, chunk[unit_in_chunk], joined);
-                     std::memcpy(units + unit * shape.unit_bytes, joined,
-                                 static_cast<size_t>(shape.unit_bytes));
-                   }
-                 });
+  const auto put_scales = [&](int64_t group, const CodeHeader& header) {
+    const int64_t column = first_col + group * shape.group_units * kCodeUnitColumns;
+    const int64_t of_file = column / group_columns - first_group;
+    for (int i = 0; i < kPanelColumns; ++i) put(header, i, scales[i * num_groups + of_file]);
+  };
+  const auto pack_units = [&](int64_t group, const CodeHeader& header, char* units, int64_t count) {
+    put_scales(group, header);
+    for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
+      if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
+        const int64_t there = std::min(kChunkColumns, columns - read_columns);
+        read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
+        read_columns += there;
+        unit_in_chunk = 0;
+      }
+      alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
+      join_words(shape.kind, chunk[unit_in_chunk], joined);
+      std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
+    }
+  };
+  for_each_group(shape, out, pack_units);
 }
 
 CodePanels decoded_shape(const CodePanels& shape) {

@@ -239,16 +239,53 @@ TEST_P(CodePanelsTest, AShareOfColumnsKeepsItsScales) {
       share.rows = 32;
       expect_packs_without_loss(share, GetParam());
     }
+  }
+}
+
+// As shares of ranks may: groups of 32 and 128 columns are cut, and scales of 256.
+TEST_P(CodePanelsTest, AShareMayBeginAndEndWithinAGroup) {
+  std::mt19937 rng(3);
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, 33, 1024);
+    for (const auto& [first, cols] : std::vector<std::pair<int64_t, int64_t>>{
+             {16, 1008}, {0, 1000}, {48, 500}, {192, 192}, {320, 704}, {592, 432}}) {
+      SCOPED_TRACE(first);
+      HostMatrix share = decoder.matrix();
+      share.first_col = first;
+      share.cols = cols;
+      expect_packs_without_loss(share, GetParam());
+      CpuBackend cpu({1, GetParam()});
+      const auto weight = cpu.make_linear({&share, 1}, nullptr, kF32);
+      EXPECT_EQ(weight->layout, format.layout);
+      HostMatrix numbers = share;
+      numbers.codes = nullptr;
+      const auto plain = cpu.make_linear({&numbers, 1}, nullptr, kF32);
+      Product product(3, cols, 33, kF32), wanted(3, cols, 33, kF32);
+      product.draw(rng);
+      cpu.linear(product.out, product.x, *weight);
+      cpu.linear(wanted.out, product.x, *plain);
+      float largest = 0;
+      for (const float value : wanted.out_values) largest = std::max(largest, std::abs(value));
+      for (size_t i = 0; i < product.out_values.size(); ++i) {
+        ASSERT_NEAR(product.out_values[i], wanted.out_values[i], largest * 0x1p-14f);
+      }
+    }
+  }
+}
+
+TEST_P(CodePanelsTest, AShareThatBeginsWithinSixteenColumnsIsDecoded) {
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, 33, 1024);
+    const bool is_one_group = format.group_columns == kAll;
     HostMatrix cut = decoder.matrix();
     cut.first_col = 8;
     cut.cols = 1016;
-    EXPECT_EQ(plan_code_panels(cut).has_value(), format.group_columns == kAll);
-    cut.first_col = 0;
-    cut.cols = 1000;
-    EXPECT_EQ(plan_code_panels(cut).has_value(), format.group_columns == kAll);
+    EXPECT_EQ(plan_code_panels(cut).has_value(), is_one_group);
     CpuBackend cpu({1, GetParam()});
     EXPECT_EQ(cpu.make_linear({&cut, 1}, nullptr, kF32)->layout,
-              format.group_columns == kAll ? kByte : WeightLayout::kPlain);
+              is_one_group ? kByte : WeightLayout::kPlain);
   }
 }
 
