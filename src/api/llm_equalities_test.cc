@@ -9,6 +9,7 @@
 
 #include "api/outputs_testing.h"
 #include "base/testing.h"
+#include "io/k_quants_testing.h"
 #include "nanovllm/llm.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/backend/cuda_backend.h"
@@ -19,6 +20,9 @@ namespace {
 
 using test::expect_equal;
 
+// A file that no folder of tests has.
+constexpr const char* kKQuants = "k_quants";
+
 struct Case {
   std::string checkpoint;
   std::string dtype;
@@ -26,6 +30,11 @@ struct Case {
   std::string quantization = {};
 
   std::string path() const {
+    if (checkpoint == kKQuants) {
+      static const testing::TempDir dir;
+      static const std::string file = dir.write("k_quants.gguf", testing::k_quants_gguf());
+      return file;
+    }
     const bool is_gguf = checkpoint.starts_with("gguf_");
     return test::source_path(is_gguf ? "tests/data/" + checkpoint + ".gguf"
                                      : "tests/goldens/" + checkpoint);
@@ -178,9 +187,11 @@ std::vector<Case> all_cases() {
   for (const char* checkpoint : checkpoints) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
-  // Pieces of several formats in one weight, experts in codes, and each layout that is rounded to.
+  // Pieces of several formats in one weight, experts in codes, scales of 8 bits, and each layout
+  // that is rounded to.
   for (const char* dtype : {"bfloat16", "float32"}) {
-    for (const char* file : {"gguf_llama", "gguf_gpt_oss"}) cases.push_back({file, dtype});
+    for (const char* file : {"gguf_llama", "gguf_gpt_oss", kKQuants})
+      cases.push_back({file, dtype});
     for (const char* to : {"int4", "int8", "fp8"})
       cases.push_back({"qwen3_tied", dtype, "cpu", to});
   }

@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "io/gguf_names.h"
 #include "io/gguf_testing.h"
+#include "io/k_quants_testing.h"
 #include "io/safetensors.h"
 #include "io/testing.h"
 #include "models/rope.h"
@@ -274,10 +275,12 @@ INSTANTIATE_TEST_SUITE_P(All, QuantisedGgufOfAFolder,
                          ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
                                            "qwen3_yarn"));
 
-// Logits of every rank.
-std::vector<Rows> compute_by_ranks(const std::string& file, int world_size, bool keeps_codes) {
+// Logits of every rank, and the layouts of its weights.
+std::vector<Rows> compute_by_ranks(const std::string& file, int world_size, bool keeps_codes,
+                                   std::vector<std::vector<LayoutUse>>* layouts = nullptr) {
   const auto group = make_communicator_group("cpu", world_size);
   std::vector<Rows> results(static_cast<size_t>(world_size));
+  if (layouts != nullptr) layouts->resize(results.size());
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -285,6 +288,7 @@ std::vector<Rows> compute_by_ranks(const std::string& file, int world_size, bool
       group->join(rank, *backend);
       ModelRig rig(file, DType::kFloat32, std::move(backend), 16, {.keeps_codes = keeps_codes});
       results[static_cast<size_t>(rank)] = compute(rig);
+      if (layouts != nullptr) (*layouts)[static_cast<size_t>(rank)] = rig.model().weight_layouts();
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -341,6 +345,43 @@ TEST(QuantisedGguf, RanksMayCutBlocks) {
   for (size_t rank = 0; rank < plain.size(); ++rank) {
     expect_near(decoded[rank], plain[rank], 0);
     expect_near(coded[rank], plain[rank], 1e-3f);
+  }
+}
+
+void expect_all_super(const std::vector<LayoutUse>& uses) {
+  EXPECT_FALSE(uses.empty());
+  for (const LayoutUse& use : uses) EXPECT_EQ(use.layout, WeightLayout::kSuper);
+}
+
+TEST(KQuants, ComputeWhatTheDecodedNumbersDo) {
+  const TempDir dir;
+  const std::string file = dir.write("k_quants.gguf", testing::k_quants_gguf());
+  for (const test::BackendCase& backend : test::backends(test::SanitizedIsas::kLast)) {
+    SCOPED_TRACE(backend.name);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      ModelRig decoded(file, dtype, backend.make(2), 16, {.keeps_codes = false});
+      ModelRig rig(file, dtype, backend.make(2), 16);
+      // Of logits that spread by 1.
+      expect_near(compute(rig), compute(decoded), dtype == DType::kFloat32 ? 1e-3f : 0.3f);
+    }
+  }
+  ModelRig rig(file, DType::kBFloat16, make_cpu_backend(1), 16);
+  expect_all_super(rig.model().weight_layouts());
+}
+
+// Shares that begin within blocks of 256 columns and on them.
+TEST(KQuants, RanksKeepTheirSharesInCodes) {
+  const TempDir dir;
+  const std::string file = dir.write("k_quants.gguf", testing::k_quants_gguf());
+  ModelRig alone(file, DType::kFloat32, make_cpu_backend(2), 16);
+  const Rows expected = compute(alone);
+  for (const int world_size : {2, 4}) {
+    SCOPED_TRACE(world_size);
+    std::vector<std::vector<LayoutUse>> layouts;
+    for (const Rows& rows : compute_by_ranks(file, world_size, true, &layouts)) {
+      expect_near(rows, expected, 1e-3f);
+    }
+    for (const std::vector<LayoutUse>& uses : layouts) expect_all_super(uses);
   }
 }
 
