@@ -94,7 +94,7 @@ class LinearWeight {
   DType dtype = DType::kBFloat16;
   // Of most of it.
   WeightLayout layout = WeightLayout::kPlain;
-  // Where parts of it lie in other ones, all of them; else empty.
+  // Of all its parts; a backend that has one part alone may leave it empty.
   std::vector<LayoutUse> parts_by_layout;
   // How it is stored in memory, for people.
   const char* format = "";
@@ -108,7 +108,7 @@ class ExpertWeights {
   int64_t bytes = 0;
   // Of most of them.
   WeightLayout layout = WeightLayout::kPlain;
-  // Where some lie in other ones, all of them; else empty.
+  // Of all of them; a backend that has one layout alone may leave it empty.
   std::vector<LayoutUse> parts_by_layout;
   // How most of them are stored, for people.
   const char* format = "";

@@ -11,9 +11,10 @@
 
 namespace nanovllm {
 
-// How the panels of matrices with equal formats lie in memory. A part that begins within a group has
-// smaller groups than the file, several with the same scale. Nothing if it begins within 16 columns
-// of a group, or if a format's values are none that kernels know: then they are decoded to numbers.
+// How the panels of matrices with equal formats lie in memory. A part that begins within a group
+// has smaller groups than the file, several with the same scale. Nothing if it begins within 16
+// columns of a group, or if a format's values are none that kernels know: then they are decoded to
+// numbers.
 std::optional<CodePanels> plan_code_panels(const HostMatrix& piece);
 
 // Whether two matrices can be packed into one part.
