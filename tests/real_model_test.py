@@ -1,7 +1,8 @@
-"""A published model as people have it, a GGUF file: what transformers in float32 gives on its dequantised weights.
+"""A published model as people have it, a GGUF file, computed on its codes: what transformers in float32 gives on its dequantised weights.
 
 usage: real_model_test.py BINARY FILE.gguf GOLDENS      GOLDENS holds smollm2-135m-instruct.json and smollm2-perplexity.json
 """
+import itertools
 import json
 import math
 import os
@@ -12,6 +13,8 @@ import unittest
 BINARY, MODEL, GOLDENS = sys.argv[1:4] if len(sys.argv) == 4 else ("", "", "")
 os.environ.update(NANOVLLM=BINARY, NANOVLLM_MODEL=MODEL)
 import serve_testing  # noqa: E402
+
+GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True, "skip_special_tokens": False}
 
 
 def golden(name):
@@ -56,15 +59,56 @@ class RealModel(unittest.TestCase):
             print(f"perplexity, --dtype {dtype}: {measured:.5f}; transformers in float32: {expected:.5f}", file=sys.stderr)
             self.assertLess(abs(measured / expected - 1), tolerance, dtype)
 
+    def test_weights_stay_in_their_codes(self):
+        sizes = {}
+        for layout in ("auto", "bfloat16"):
+            facts = json.loads(run("info", "--json", "--kv-cache-memory", "64M", "--weight-layout", layout))
+            sizes[layout] = {name: of["bytes"] for name, of in facts["weight_layouts"].items()}
+        print(f"bytes of layouts: {sizes}", file=sys.stderr)
+        self.assertEqual(set(sizes["auto"]), {"group", "byte"})
+        self.assertLess(sum(sizes["auto"].values()), 0.5 * sum(sizes["bfloat16"].values()))
+
     def test_greedy_outputs_are_those_of_transformers(self):
         cases = golden("smollm2-135m-instruct.json")
-        params = {"temperature": 0, "max_tokens": 48, "ignore_eos": True, "skip_special_tokens": False}
-        for key in ("prompt_token_ids", "prompt"):
+        for key, layout in (("prompt_token_ids", "auto"), ("prompt", "auto"), ("prompt_token_ids", "bfloat16")):
             chosen = [case for case in cases if key in case]
-            results = generate([{key: case[key], "sampling_params": params} for case in chosen], "--dtype", "float32")
+            results = generate([{key: case[key], "sampling_params": GREEDY} for case in chosen], "--dtype", "float32", "--weight-layout", layout)
             for case, result in zip(chosen, results):
                 self.assertEqual(result["token_ids"], case["token_ids"], case.get("prompt"))
                 self.assertEqual(result["text"], case["text"])
+
+    def test_greedy_outputs_in_bfloat16_part_from_them_only_at_near_ties(self):
+        cases = golden("smollm2-135m-instruct.json")
+        requests = [{"prompt_token_ids": case["prompt_token_ids"], "sampling_params": GREEDY} for case in cases]
+        for layout in ("auto", "bfloat16"):
+            ties = []
+            for case, result in zip(cases, generate(requests, "--weight-layout", layout)):
+                self.assertEqual(len(result["token_ids"]), len(case["token_ids"]))
+                differing = (i for i, (ours, theirs) in enumerate(zip(result["token_ids"], case["token_ids"])) if ours != theirs)
+                ties += [case["margins"][i] for i in itertools.islice(differing, 1)]  # behind it the texts are two
+            print(f"greedy outputs, --weight-layout {layout}: {len(cases) - len(ties)} of {len(cases)} equal; the others part where the best two logits are "
+                  f"{', '.join(f'{tie:.3f}' for tie in ties)} apart", file=sys.stderr)
+            self.assertLessEqual(len(ties), len(cases) * 2 // 5, layout)
+            self.assertTrue(all(tie < 0.2 for tie in ties), layout)
+
+    def test_outputs_end_at_the_models_and_the_requests_stop_tokens(self):
+        cases = golden("smollm2-135m-instruct.json")
+        params = {"temperature": 0, "max_tokens": 48}
+        requests = [{"prompt_token_ids": case["prompt_token_ids"], "sampling_params": params} for case in cases]
+        requests += [{"prompt_token_ids": case["prompt_token_ids"],
+                      "sampling_params": {**params, "ignore_eos": True, "stop_token_ids": [case["token_ids"][5]]}} for case in cases]
+        results = generate(requests, "--dtype", "float32")
+        num_ended = 0
+        for case, ended, stopped in zip(cases, results[:len(cases)], results[len(cases):], strict=True):
+            ends = "<|im_end|>" in case["text"]
+            num_ended += ends
+            self.assertEqual(ended["finish_reason"], "stop" if ends else "length", case["text"])
+            self.assertEqual(ended["token_ids"], case["token_ids"][:len(ended["token_ids"])])
+            self.assertEqual(ended["text"], case["text"].split("<|im_end|>")[0])
+            first = case["token_ids"].index(case["token_ids"][5])
+            self.assertEqual((stopped["finish_reason"], stopped["token_ids"][:first]), ("stop", case["token_ids"][:first]))
+            self.assertLessEqual(len(stopped["token_ids"]), first + 1)
+        self.assertGreaterEqual(num_ended, 3)
 
     def test_log_probabilities_of_prompts_are_those_of_transformers(self):
         cases = golden("smollm2-135m-instruct.json")
