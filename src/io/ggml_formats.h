@@ -43,8 +43,8 @@ const GgmlFormat* find_ggml_format(uint32_t id);
 // Of those that are not plain.
 const GgmlCodes* find_ggml_codes(uint32_t id);
 
-// Bits of these codes where they are more than the file has, as for Q2_K and Q3_K; 0 = they are not,
-// or no format has this name.
+// Bits of these codes where they are more than the file has, as for Q2_K and Q3_K; 0 = they are
+// not, or no format has this name.
 int wider_code_bits(std::string_view name);
 
 // The name of any type that ggml or ik_llama.cpp knows or knew, also of those that can't be read;
