@@ -303,7 +303,7 @@ def test_structured_outputs_bind_outputs(llm):
 
 
 def test_engine_arguments_are_an_object_and_flags(model):
-    args = nanovllm.EngineArgs(model, max_num_seqs=3, quantization=None)
+    args = nanovllm.EngineArgs(model, max_num_seqs=3, revision=None)
     assert repr(args) == f"EngineArgs(model={model!r}, max_num_seqs=3)" and args != nanovllm.EngineArgs(model)
     assert args.max_num_seqs == 3 and args.tensor_parallel_size == 1 and args.trust_remote_code is False
     for make in (LLM, nanovllm.LLMEngine, nanovllm.AsyncLLM):
