@@ -85,7 +85,9 @@ class RecordingBackend final : public CpuBackend {
  public:
   explicit RecordingBackend(bool has_own_memory)
       : CpuBackend({.num_threads = 1}), has_own_memory_(has_own_memory) {}
-  BackendTraits traits() const override { return {.shares_host_memory = !has_own_memory_}; }
+  BackendTraits traits() const override {
+    return {.shares_host_memory = !has_own_memory_, .computes_with_codes = computes_with_codes};
+  }
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override {
     for (const HostMatrix& piece : pieces) {
@@ -101,6 +103,7 @@ class RecordingBackend final : public CpuBackend {
     return std::make_unique<LinearWeight>();
   }
 
+  bool computes_with_codes = true;
   int64_t vocab_size = 0;
   int num_pieces = 0, num_coded = 0, num_heads = 0, num_of_tables = 0;
 
@@ -111,11 +114,12 @@ class RecordingBackend final : public CpuBackend {
 // Of a file in Q8_0 whose head is tied, and of numbers that are rounded.
 TEST(WeightLayoutOption, ATiedHeadIsPackedOnceInItsCodes) {
   const auto load = [](const char* name, bool has_own_memory, bool keeps_codes,
-                       std::optional<RoundedFormat> rounding) {
+                       std::optional<RoundedFormat> rounding, bool computes_with_codes = true) {
     const ModelConfig config = load_model_config(golden_dir(name));
     const WeightStore weights(golden_dir(name), config.quantization, config.gguf);
     auto backend = std::make_unique<RecordingBackend>(has_own_memory);
     backend->vocab_size = config.vocab_size;
+    backend->computes_with_codes = computes_with_codes;
     make_model({.config = config,
                 .weights = weights,
                 .backend = *backend,
@@ -150,6 +154,11 @@ TEST(WeightLayoutOption, ATiedHeadIsPackedOnceInItsCodes) {
   EXPECT_EQ(kept->num_heads, 0);
   const auto plain = load("qwen3_tied", false, true, std::nullopt);
   EXPECT_EQ(plain->num_coded, 0);
+  // Nor does a backend whose products take no codes get any.
+  const auto without = load("gguf_gemma3", true, true, std::nullopt, false);
+  EXPECT_EQ(without->num_coded, 0);
+  EXPECT_EQ(without->num_of_tables, 1);
+  EXPECT_EQ(without->num_heads, 0);
 }
 
 // On the CPU it is read where it lies, in the file's format.
