@@ -530,7 +530,7 @@ class DecodeStep {
 };
 
 void step() {
-  const auto kernel = LayerTailKernel::make(DeviceContext::of(0), "this benchmark");
+  const auto kernel = LayerTailKernel::make(DeviceContext::of(0), "this benchmark").kernel;
   for (const Layers& layers : kSteps) {
     DecodeStep decode(layers);
     for (const int rows : {1, 2, 4, 8}) {

@@ -389,7 +389,7 @@ class Loop {
 
 int run() {
   const cudaDeviceProp device = the_device();
-  const auto today = LayerTailKernel::make(DeviceContext::of(0), "this benchmark");
+  const auto today = LayerTailKernel::make(DeviceContext::of(0), "this benchmark").kernel;
   NANOVLLM_CHECK(today != nullptr);
   Loop loop;
   int failures = 0;
