@@ -29,7 +29,7 @@ constexpr Model kModels[] = {
     {"Llama-3.2-1B", 2048, 32, 8, 64, 8192},  {"Llama-3.2-3B", 3072, 24, 8, 128, 8192},
     {"Llama-3.1-8B", 4096, 32, 8, 128, 14336}};
 
-enum Name { kQkv, kOutput, kGateUp, kDown };
+enum Name { kQkvShape, kOutputShape, kGateUpShape, kDownShape };
 constexpr std::array kNames = {"qkv", "o", "gate_up", "down"};
 
 // The products of a layer as layer_tail() has them, or one by one.
@@ -44,9 +44,9 @@ std::array<SkinnyProduct, 4> products_of(const Model& m, bool fused) {
     products[i].in_features = in[i];
   }
   if (!fused) return products;
-  products[kQkv].norm.weight = products[kGateUp].norm.weight = &kNorm;
-  products[kOutput].epilogue = products[kDown].epilogue = Epilogue::kAdd;
-  products[kGateUp].epilogue = Epilogue::kActAndMul;
+  products[kQkvShape].norm.weight = products[kGateUpShape].norm.weight = &kNorm;
+  products[kOutputShape].epilogue = products[kDownShape].epilogue = Epilogue::kAdd;
+  products[kGateUpShape].epilogue = Epilogue::kActAndMul;
   return products;
 }
 
@@ -165,12 +165,12 @@ Numbers numbers_of(SkinnyProduct p, int rows, const Gpu& gpu) {
 // First decodes that asked for more than there was: 129 KiB and 168.
 TEST(CudaSkinnyPlan, SmallerGpusGetSmallerPlans) {
   const auto small = products_of(kModels[0], /*fused=*/true);
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kH100), (Numbers{6, 1, 2, 128, 131616}));
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kRtx4090), (Numbers{2, 1, 4, 128, 90656}));
-  EXPECT_EQ(numbers_of(small[kGateUp], 8, kRtx5090), (Numbers{2, 1, 4, 170, 90656}));
+  EXPECT_EQ(numbers_of(small[kGateUpShape], 8, kH100), (Numbers{6, 1, 2, 128, 131616}));
+  EXPECT_EQ(numbers_of(small[kGateUpShape], 8, kRtx4090), (Numbers{2, 1, 4, 128, 90656}));
+  EXPECT_EQ(numbers_of(small[kGateUpShape], 8, kRtx5090), (Numbers{2, 1, 4, 170, 90656}));
   const auto large = products_of(kModels[3], /*fused=*/true);
-  EXPECT_EQ(numbers_of(large[kQkv], 8, kA100), (Numbers{2, 1, 4, 108, 152096}));
-  EXPECT_EQ(numbers_of(large[kQkv], 8, kRtx4090), Numbers{});  // 132 KiB at least
+  EXPECT_EQ(numbers_of(large[kQkvShape], 8, kA100), (Numbers{2, 1, 4, 108, 152096}));
+  EXPECT_EQ(numbers_of(large[kQkvShape], 8, kRtx4090), Numbers{});  // 132 KiB at least
   for (const Gpu& gpu : kSkinnyGpus) {
     for (const SkinnyProduct& p : small) EXPECT_NE(numbers_of(p, 8, gpu), Numbers{}) << gpu.name;
   }
