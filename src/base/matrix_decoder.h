@@ -13,12 +13,13 @@ class MatrixDecoder {
   virtual ~MatrixDecoder() = default;
   // out[0, count) = the elements [col, col + count) of a row, in float32 exactly as the format
   // defines them; they may begin and end inside a block. Throws Error(kCorruptData) naming tensor
-  // and block where a scale is NaN or infinite.
+  // and block where a scale is NaN or infinite, or row and column where a code is NaN.
   virtual void decode(int64_t row, int64_t col, int64_t count, float* out) const = 0;
 
   // What the codes stand for; null = there is no layout for this format, decode() it is.
   virtual const CodeFormat* code_format() const { return nullptr; }
-  // out[0, count) = the codes [col, col + count) of a row, of code_format()'s code_bits.
+  // out[0, count) = the codes [col, col + count) of a row, of code_format()'s code_bits. Throws
+  // where a code is NaN.
   virtual void read_codes(int64_t /*row*/, int64_t /*col*/, int64_t /*count*/,
                           uint8_t* /*out*/) const {}
   // out[0, count) = groups [first, first + count) of a row. Throws as decode().
