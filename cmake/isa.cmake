@@ -11,7 +11,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     # GCC's own AVX-512 headers trip this warning (GCC bug 105593).
     list(APPEND avx512_flags -Wno-maybe-uninitialized)
   endif()
-  set(avx512bf16_flags ${avx512_flags} -mavx512bf16)
+  set(avx512bf16_flags ${avx512_flags} -mavx512bf16 -mavx512vbmi)
   set(amx_flags ${avx512bf16_flags} -mamx-tile -mamx-bf16)
   foreach(isa avx2 avx512 avx512bf16 amx)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/*_${isa}.cc)

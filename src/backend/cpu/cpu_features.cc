@@ -62,7 +62,9 @@ Isa detect() {
   if (!has(state, {5, 6, 7}) || !has(leaf7.ebx, {16, 17, 30, 31})) {
     return Isa::kAvx2;  // AVX-512 F, DQ, BW, VL
   }
-  if (!has(cpuid(7, 1).eax, {5})) return Isa::kAvx512;
+  if (!has(cpuid(7, 1).eax, {5}) || !has(leaf7.ecx, {1})) {
+    return Isa::kAvx512;  // AVX-512 BF16, VBMI
+  }
   if (!has(state, {17, 18}) || !has(leaf7.edx, {22, 24}) || !request_tiles()) {
     return Isa::kAvx512Bf16;  // AMX-BF16, AMX-TILE
   }

@@ -4,7 +4,7 @@
 
 namespace nanovllm {
 
-// Each includes all before it.
+// Each includes all before it. kAvx512Bf16 has VBMI too, as all processors with bfloat16 but one.
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 // f.operator()<S>() for the best set S, up to `isa`, that files named *_each_isa.cc are compiled

@@ -152,17 +152,15 @@ void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[
 
 // Codes of the columns from `first` on, as pairs like a plain panel's bfloat16; zeros where the
 // panel has none.
-void read_chunk(const LinearKernels& kernels, CodeKind kind, const PanelRows& rows, int64_t first,
-                int64_t count, uint16_t* out) {
+void read_chunk(const LinearKernels& kernels, const PanelRows& rows, int64_t first, int64_t count,
+                uint16_t* out) {
   alignas(64) uint16_t staged[kPanelColumns][kChunkColumns];
   std::array<const void*, kPanelColumns> pointers;
-  // Numbers from -128 on are stored as codes from 0 on.
-  const uint8_t flip = kind == CodeKind::kInt8 ? 0x80 : 0;
   for (int r = 0; r < kPanelColumns; ++r) {
     uint8_t codes[kChunkColumns] = {};
     const auto& [piece, row] = rows[r];
     if (piece != nullptr) piece->decoder->read_codes(row, piece->first_col + first, count, codes);
-    for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i] ^ flip;
+    for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i];
     pointers[r] = staged[r];
   }
   kernels.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, out, kPanelColumns, false);
@@ -276,7 +274,7 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
     for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
       if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
         const int64_t there = std::min(kChunkColumns, columns - read_columns);
-        read_chunk(kernels, shape.kind, rows, read_columns, there, &chunk[0][0][0]);
+        read_chunk(kernels, rows, read_columns, there, &chunk[0][0][0]);
         read_columns += there;
         unit_in_chunk = 0;
       }

@@ -30,7 +30,7 @@ enum class CodeKind {
   k4,
   k5,
   k6,
-  kInt8,  // code - 128 is the value
+  kInt8,
   kE4M3,  // float8 with 4 bits of exponent
   kBFloat16
 };

@@ -50,7 +50,7 @@ uint16_t value_of(const CodePanels& shape, unsigned code) {
     case CodeKind::k6:
       return shape.values[code];
     case CodeKind::kInt8:
-      return to_bfloat16(static_cast<float>(static_cast<int>(code) - 128)).bits;
+      return to_bfloat16(static_cast<float>(static_cast<int8_t>(code))).bits;
     case CodeKind::kE4M3: {
       const float magnitude = e4m3_magnitude(static_cast<int>(code & 127));
       return to_bfloat16(code > 127 ? -magnitude : magnitude).bits;

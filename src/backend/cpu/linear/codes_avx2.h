@@ -117,7 +117,8 @@ struct CodesAvx2 {
   }
   static __m256 int8(__m256i d, int mask, float base) {
     const __m256 code = _mm256_castsi256_ps(_mm256_and_si256(d, _mm256_set1_epi32(mask)));
-    return _mm256_sub_ps(_mm256_or_ps(code, _mm256_set1_ps(base)), _mm256_set1_ps(base + 128));
+    return _mm256_sub_ps(_mm256_xor_ps(code, _mm256_set1_ps(base + 128)),
+                         _mm256_set1_ps(base + 128));
   }
   static __m256i join(__m256 even, __m256 odd) {
     return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(even), 16),

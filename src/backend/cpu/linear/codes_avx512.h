@@ -94,23 +94,24 @@ struct CodesAvx512 {
     }
   }
 
-  // Codes b of -128 to 127, plus 128. As the lowest bits of the mantissa of a float32 whose last
-  // bit is worth one they are b more than a constant, and their upper halves are bfloat16.
+  // Codes plus 128 become the lowest bits of the mantissa of a float32 whose last bit is worth one.
+  // Less the rest of that number they are the codes' values, whose upper halves are bfloat16.
   static inline __attribute__((always_inline)) void int8_pair(__m512i even_k, __m512i* w) {
     const __m512i odd_k = _mm512_srli_epi32(even_k, 16);
     w[0] = join(int8_low(even_k), int8_low(odd_k));
     w[1] = join(int8_high(even_k), int8_high(odd_k));
   }
   static __m512 int8_low(__m512i d) {
-    const __m512i base = _mm512_set1_epi32(0x4b000000);  // 2^23
+    const __m512i base = _mm512_set1_epi32(0x4b000080);  // 2^23 + 128
     return _mm512_sub_ps(with_base(d, 0xff, base), _mm512_set1_ps(0x1p23f + 128));
   }
   static __m512 int8_high(__m512i d) {
-    const __m512i base = _mm512_set1_epi32(0x47000000);  // 2^15
+    const __m512i base = _mm512_set1_epi32(0x47008000);  // 2^15 + 128
     return _mm512_sub_ps(with_base(d, 0xff00, base), _mm512_set1_ps(0x1p15f + 128));
   }
   static __m512 with_base(__m512i d, int mask, __m512i base) {
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(base, d, _mm512_set1_epi32(mask), 0xf8));
+    // base ^ (d & mask)
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(base, d, _mm512_set1_epi32(mask), 0x78));
   }
   static __m512 rounded(__m512 value) {
     const __m512i bits = _mm512_castps_si512(value);

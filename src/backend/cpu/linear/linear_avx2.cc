@@ -21,8 +21,12 @@ struct Avx2Ops {
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec value) { _mm256_storeu_ps(p, value); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
-  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
-  static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static inline __attribute__((always_inline)) void prefetch(const char* p) {
+    _mm_prefetch(p, _MM_HINT_T1);
+  }
+  static inline __attribute__((always_inline)) void prefetch_near(const char* p) {
+    _mm_prefetch(p, _MM_HINT_T0);
+  }
   static void store_f32(char* p, int lanes, Vec value) {
     if (lanes == kLanes) {
       _mm256_storeu_ps(reinterpret_cast<float*>(p), value);

@@ -25,8 +25,12 @@ struct Avx512Ops {
   static void store(float* p, Vec value) { _mm512_storeu_ps(p, value); }
   static void store_words(char* p, __m512i words) { _mm512_store_si512(p, words); }
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
-  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
-  static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static inline __attribute__((always_inline)) void prefetch(const char* p) {
+    _mm_prefetch(p, _MM_HINT_T1);
+  }
+  static inline __attribute__((always_inline)) void prefetch_near(const char* p) {
+    _mm_prefetch(p, _MM_HINT_T0);
+  }
   static __mmask16 mask(int lanes) { return static_cast<__mmask16>((1u << lanes) - 1u); }
   static void store_f32(char* p, int lanes, Vec value) {
     _mm512_mask_storeu_ps(p, mask(lanes), value);

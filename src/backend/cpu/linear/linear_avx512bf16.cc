@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/linear/coded_weights_avx512.h"
-#include "backend/cpu/linear/codes_avx512.h"
+#include "backend/cpu/linear/codes_avx512vbmi.h"
 #include "backend/cpu/linear/linear_avx512_ops.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
 #include "backend/cpu/linear/linear_group_loops.h"
@@ -12,7 +12,7 @@
 namespace nanovllm {
 namespace {
 
-struct DotOps : Avx512Ops, CodesAvx512 {
+struct DotOps : Avx512Ops, CodesAvx512Vbmi {
   using A = __m512bh;
   using B = __m512bh;
   using Panel = CodedPanel;

@@ -131,11 +131,14 @@ class GroupLoops : private LinearLoops<Ops> {
     const float* sums = block.sums + place.row * shape.num_groups;
     const char* b = place.b;
     const typename Ops::Table table = Ops::load_table(shape.values);
+    const int64_t ahead = Plain::is_foreseen(block, rows) ? 0 : kAheadBytes;
     Vec total[rows][vectors];
     Plain::template clear<rows, vectors>(total);
     int64_t units_left = shape.num_units;
     for (int64_t group = 0; group < shape.num_groups;) {
       const char* header = b;
+      // All of it, though most is needed later: a processor foresees what is read in order.
+      if constexpr (kind != CodeKind::kBFloat16) ask(header + ahead, shape.header_bytes);
       b += shape.header_bytes;
       const int64_t left = shape.num_groups - group;
       const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
@@ -145,6 +148,9 @@ class GroupLoops : private LinearLoops<Ops> {
         Vec acc[rows][vectors];
         Plain::template clear<rows, vectors>(acc);
         for (int64_t unit = 0; unit < units; ++unit) {
+          if constexpr (kind != CodeKind::kBFloat16) {
+            if (ahead != 0) ask(b + ahead, kUnitBytes<kind>);
+          }
           multiply_unit<kind, rows, vectors>(a, b, table, first, acc);
           a += kCodeUnitSteps * rows * Ops::kRowBytes;
           b += kUnitBytes<kind>;
@@ -177,6 +183,10 @@ class GroupLoops : private LinearLoops<Ops> {
                                                                   : 512;
   // Ahead of what is read from memory; see LinearLoops::ask_ahead.
   static constexpr int kAheadBytes = 8192;
+  static inline __attribute__((always_inline)) void ask(const char* p, int64_t bytes) {
+#pragma GCC unroll 8
+    for (int64_t line = 0; line < bytes; line += 64) Ops::prefetch_near(p + line);
+  }
 
   template <CodeKind kind, int rows, int vectors>
   static inline __attribute__((always_inline)) void multiply_unit(const char* a, const char* b,
@@ -194,10 +204,6 @@ class GroupLoops : private LinearLoops<Ops> {
         multiply_step<rows, vectors>(a + s * rows * Ops::kRowBytes, w, acc);
       }
     } else {
-#pragma GCC unroll 8
-      for (int line = 0; line < kUnitBytes<kind>; line += 64) {
-        Ops::prefetch_near(b + kAheadBytes + line);
-      }
       multiply_part<kind, 0>(a, b, table, acc);
       multiply_part<kind, 1>(a, b, table, acc);
       multiply_part<kind, 2>(a, b, table, acc);
@@ -336,10 +342,7 @@ class GroupLoops : private LinearLoops<Ops> {
           decode_part<kind, 1>(b, table, out);
           decode_part<kind, 2>(b, table, out);
           decode_part<kind, 3>(b, table, out);
-#pragma GCC unroll 8
-          for (int line = 0; line < kUnitBytes<kind>; line += 64) {
-            Ops::prefetch_near(b + kAheadBytes + line);
-          }
+          ask(b + kAheadBytes, kUnitBytes<kind>);
           b += kUnitBytes<kind>;
           out += kCodeUnitSteps * kPanelStepBytes;
         }

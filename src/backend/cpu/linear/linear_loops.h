@@ -10,7 +10,8 @@
 //   kAskingRows       fewest rows of a tile that is too slow for WeightStreams::kOneForeseen
 //   vectors(rows)     how many Vecs of columns a tile of so many rows takes at once
 //   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b)
-//   prefetch(p), prefetch_near(p)                     into the second-level cache, into the first
+//   prefetch(p), prefetch_near(p)                     into the second-level cache, into the first;
+//                                                     always inlined, for GCC drops calls of them
 //   load(p), store(p, v), add(v, w)                   of whole Vecs of float32
 //   store_f32(p, lanes, v), store_bf16(p, lanes, v)   of the first `lanes`
 #pragma once

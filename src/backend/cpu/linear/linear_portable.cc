@@ -29,8 +29,12 @@ struct PortableOps {
   }
   static void store(float* p, Vec value) { std::memcpy(p, &value, sizeof value); }
   static Vec add(Vec a, Vec b) { return a + b; }
-  static void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
-  static void prefetch_near(const char* p) { __builtin_prefetch(p); }
+  static inline __attribute__((always_inline)) void prefetch(const char* p) {
+    __builtin_prefetch(p, 0, 2);
+  }
+  static inline __attribute__((always_inline)) void prefetch_near(const char* p) {
+    __builtin_prefetch(p);
+  }
   static void store_f32(char* p, int lanes, Vec value) {
     std::memcpy(p, &value, static_cast<size_t>(lanes) * 4);
   }
