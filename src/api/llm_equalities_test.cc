@@ -199,6 +199,12 @@ std::vector<Case> all_cases() {
   for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
   }
+  for (const char* file : {"gguf_llama", "gguf_gpt_oss", kKQuants}) {
+    cases.push_back({file, "bfloat16", "cuda"});
+  }
+  for (const char* to : {"int4", "int8", "fp8"}) {
+    cases.push_back({"qwen3_tied", "bfloat16", "cuda", to});
+  }
 #endif
   return cases;
 }

@@ -70,7 +70,9 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-BackendTraits CudaBackend::traits() const { return {.is_asynchronous = true}; }
+BackendTraits CudaBackend::traits() const {
+  return {.computes_with_codes = true, .is_asynchronous = true};
+}
 
 // Each thread has a current device, at first number 0.
 void CudaBackend::enter_thread() { NANOVLLM_CUDA_CHECK(cudaSetDevice(device_)); }

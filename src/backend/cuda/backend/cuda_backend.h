@@ -23,6 +23,7 @@ namespace cuda {
 class LayerTailKernel;
 class Sampler;
 }  // namespace cuda
+struct CudaLinearWeight;
 
 struct CudaOptions {
   int device = 0;
@@ -118,6 +119,10 @@ class CudaBackend final : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
+  // linear() of weights in codes: with the codes, and for many rows.
+  void multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& weight);
+  void multiply_decoded(Tensor out, Tensor x, const CudaLinearWeight& weight);
+  void reserve_decoded(const CudaLinearWeight& weight);
   // experts() of as many rows as its scratch takes.
   void some_experts(Tensor out, Tensor x, ExpertWeights& weights);
   cuda::AttentionWorkspace attention_workspace() const;
@@ -138,6 +143,8 @@ class CudaBackend final : public Backend {
   std::string tail_kernel_holder_;
   std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;  // of a group, or none
   std::unique_ptr<cuda::Sampler> sampler_;
+  std::mutex decoded_mutex_;
+  std::unique_ptr<Buffer> decoded_;  // of a weight in codes, or none
   std::mutex expert_mutex_;
   std::shared_ptr<Buffer> expert_scratch_;  // of the layers with experts, the largest so far
 };

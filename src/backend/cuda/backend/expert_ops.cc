@@ -5,6 +5,7 @@
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/experts/expert_plan.h"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/linear_float.h"
 #include "backend/cuda/linear/linear_weight.h"
 #include "base/check.h"
@@ -26,10 +27,12 @@ struct Packed final : ExpertWeights {
   std::unique_ptr<Buffer> correction;
   std::unique_ptr<LinearWeight> gate_up, down;  // [experts, features, K]
   std::unique_ptr<LinearWeight> shared_gate_up, shared_down;
-  std::shared_ptr<Buffer> scratch;  // of all layers alike
+  WeightLayout weights_layout = WeightLayout::kPlain;  // of gate_up and down
+  std::shared_ptr<Buffer> scratch;                     // of all layers alike
 
   cuda::ExpertShape shape(DType dtype) const {
-    return {dtype, activation, hidden, width, params.num_experts, params.num_active};
+    return {dtype,         activation, hidden, width, params.num_experts, params.num_active,
+            weights_layout};
   }
 };
 
@@ -56,7 +59,7 @@ StepMemory lay_out(const Packed& w, int rows, DType dtype, char* base) {
   take(s.step.logits, int64_t{rows} * w.params.num_logits);
   for (int32_t** p : {&s.step.ids, &s.step.places, &s.step.tokens}) take(*p, pairs);
   take(s.step.scores, pairs);
-  take(s.step.tiles, pairs / cuda::kPlainTileRows + w.params.count, sizeof(cuda::ExpertTile));
+  take(s.step.tiles, pairs / cuda::kPlainTileRows + w.params.count, sizeof(cuda::RowTile));
   take(s.step.num_tiles, 1);
   take(s.step.gathered, pairs * w.hidden, size_of(dtype));
   take(s.step.mlp, pairs * w.width, size_of(dtype));
@@ -65,6 +68,27 @@ StepMemory lay_out(const Packed& w, int rows, DType dtype, char* base) {
   take_tensor(s.shared_mlp, w.shared_width);
   take_tensor(s.shared_out, w.hidden);
   return s;
+}
+
+// A product with weights in codes.
+cuda::CodeProduct in_codes(const ExpertProduct& p, const CudaLinearWeight& weight, int step_rows,
+                           int tile_rows) {
+  cuda::CodeProduct product;
+  product.shape = weight.parts.front().shape;
+  product.codes = weight.parts.front().codes;
+  product.rows = std::min(tile_rows, step_rows);
+  product.features = p.out_features;
+  product.bias = p.bias;
+  product.x = p.x;
+  product.out = p.out;
+  product.out_stride = p.is_gated ? p.out_features / 2 : p.out_features;
+  product.tiles = p.tiles;
+  product.num_tiles = p.num_tiles;
+  product.max_tiles = p.max_tiles;
+  product.tokens = p.tokens;
+  product.is_gated = p.is_gated;
+  product.activation = p.activation;
+  return product;
 }
 
 // The matrices one below the other.
@@ -107,12 +131,20 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
                 description(), num_experts, cuda::kMaxExperts);
   }
   auto packed = std::make_unique<Packed>();
+  packed->weights_layout = cuda::code_layout_of(experts, dtype);
   const auto pack = [&](const Matrix& matrix) {
     auto weight =
         make_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
     packed->bytes += weight->bytes;
-    packed->format = weight->format;
+    add_layouts_of(packed->parts_by_layout, *weight);
     return weight;
+  };
+  const auto pack_experts = [&](const std::vector<const Matrix*>& matrices) {
+    Matrix all = stacked(matrices);
+    if (packed->weights_layout == WeightLayout::kPlain) {
+      for (HostMatrix& piece : all.pieces) piece.codes = nullptr;
+    }
+    return pack(all);
   };
   const Routing& routing = experts.routing;
   packed->router = pack(stacked({&experts.router, &experts.shared_gate}));
@@ -142,14 +174,17 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
     gate_up.push_back(&expert.gate_up);
     down.push_back(&expert.down);
   }
-  packed->gate_up = pack(stacked(gate_up));
-  packed->down = pack(stacked(down));
+  packed->gate_up = pack_experts(gate_up);
+  packed->down = pack_experts(down);
   if (experts.shared) {
     packed->shared_width = static_cast<int>(experts.shared->down.in_features());
     packed->shared_activation = experts.shared->activation;
     packed->shared_gate_up = pack(experts.shared->gate_up);
     packed->shared_down = pack(experts.shared->down);
   }
+  packed->layout = std::ranges::max_element(packed->parts_by_layout, {}, &LayoutUse::bytes)->layout;
+  packed->format =
+      packed->layout == WeightLayout::kPlain ? to_string(dtype) : to_string(packed->layout);
   const int rows = std::min(max_num_tokens, kMaxStepRows);
   const size_t bytes = lay_out(*packed, rows, dtype, nullptr).bytes;
   const std::lock_guard lock(expert_mutex_);
@@ -200,7 +235,8 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
     return cuda::launch_few(stream_, params, step, gate_up, down, s.shared_out.data, x.dtype,
                             multiprocessors);
   }
-  const bool has_wgmma = path != cuda::ExpertPath::kPlainTiles;
+  const bool is_coded = w.weights_layout != WeightLayout::kPlain;
+  const bool has_wgmma = !is_coded && path != cuda::ExpertPath::kPlainTiles;
   const int row_bytes = has_wgmma ? w.hidden * static_cast<int>(size_of(x.dtype)) : 0;
   cuda::launch_route_and_sort(stream_, params, step, tile_rows, x.data, row_bytes);
   if (has_wgmma) gate_up.x = step.gathered;
@@ -208,7 +244,10 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   down.out = step.gathered;
   down.tiles_are_older = true;
   for (const ExpertProduct& product : {gate_up, down}) {
-    if (has_wgmma) {
+    if (is_coded) {
+      const auto& weight = cuda_weight(product.is_gated ? w.gate_up : w.down);
+      cuda::launch_code_product(stream_, in_codes(product, weight, rows, tile_rows), traits_);
+    } else if (has_wgmma) {
       cuda::launch_expert_wgmma(stream_, product, tile_rows, multiprocessors);
     } else {
       cuda::launch_expert_product(stream_, product, x.dtype, multiprocessors);

@@ -1,5 +1,5 @@
-// Matrix products: y[T,N] = x[T,K] W^T + b. Weights stay as checkpoints have them, [N,K] row by
-// row.
+// Matrix products: y[T,N] = x[T,K] W^T + b. Weights in numbers stay as checkpoints have them, [N,K]
+// row by row; those in codes are packed.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -8,6 +8,8 @@
 #include "backend/cuda/backend/plan_rows.h"
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/memory.h"
+#include "backend/cuda/linear/code_product.h"
+#include "backend/cuda/linear/code_stream.h"
 #include "backend/cuda/linear/linear_float.h"
 #include "backend/cuda/linear/linear_plan.h"
 #include "backend/cuda/linear/linear_weight.h"
@@ -33,6 +35,61 @@ void read_range(void* out, DType dtype, HostMatrix matrix, int64_t begin, int64_
   }
 }
 
+// What a weight in codes is decoded to at a time, at most, for products of many rows: a part that
+// L2 holds most of.
+constexpr int64_t kDecodedBytes = int64_t{64} << 20;
+
+// Rows that are decoded at a time.
+int64_t decoded_rows(const cuda::CodeShape& shape) {
+  const int64_t most = kDecodedBytes / (int64_t{shape.in_features} * 2);
+  return std::max<int64_t>(most / cuda::kTileRows, 1) * cuda::kTileRows;
+}
+
+void pack_numbers(cuda::Uploader& uploader, std::span<const HostMatrix> pieces,
+                  CudaLinearWeight& weight) {
+  const DType dtype = weight.dtype;
+  const size_t row_bytes = static_cast<size_t>(weight.in_features) * size_of(dtype);
+  weight.format = to_string(dtype);
+  weight.memory =
+      std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight.out_features));
+  weight.data = weight.memory->data();
+  auto* target = static_cast<char*>(weight.memory->data());
+  const auto element_bytes = static_cast<int64_t>(size_of(dtype));
+  for (const HostMatrix& piece : pieces) {
+    const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
+    uploader.copy(target, bytes, [&](char* chunk, size_t begin, size_t count) {
+      const auto first = static_cast<int64_t>(begin) / element_bytes;
+      read_range(chunk, dtype, piece, first, first + static_cast<int64_t>(count) / element_bytes);
+    });
+    target += bytes;
+  }
+}
+
+void pack_parts(cuda::Uploader& uploader, std::span<const cuda::CodePart> parts,
+                CudaLinearWeight& weight) {
+  constexpr int64_t kPartAlignment = 256;
+  const auto aligned = [](int64_t bytes) {
+    return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  };
+  int64_t all_bytes = 0;
+  for (const cuda::CodePart& part : parts) all_bytes += aligned(part.shape.bytes);
+  weight.memory = std::make_unique<cuda::DeviceBuffer>(static_cast<size_t>(all_bytes));
+  auto* target = static_cast<char*>(weight.memory->data());
+  for (const cuda::CodePart& part : parts) {
+    uploader.copy(target, static_cast<size_t>(part.shape.bytes),
+                  [&](char* chunk, size_t begin, size_t count) {
+                    cuda::pack_codes(part, static_cast<int64_t>(begin), static_cast<int64_t>(count),
+                                     chunk);
+                  });
+    weight.parts.push_back({part.shape, target});
+    add_layout(weight.parts_by_layout,
+               {part.pieces[0].codes->layout, 1, aligned(part.shape.bytes)});
+    target += aligned(part.shape.bytes);
+  }
+  weight.layout = std::ranges::max_element(weight.parts_by_layout, {}, &LayoutUse::bytes)->layout;
+  weight.format = to_string(weight.layout);
+}
+
 }  // namespace
 
 std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatrix> pieces,
@@ -40,24 +97,16 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   auto weight = std::make_unique<CudaLinearWeight>();
   weight->dtype = dtype;
-  weight->format = to_string(dtype);
   weight->in_features = pieces.front().cols;
   for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
-  const size_t row_bytes = static_cast<size_t>(weight->in_features) * size_of(dtype);
-  weight->memory =
-      std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight->out_features));
-  weight->data = weight->memory->data();
-  weight->bytes = static_cast<int64_t>(weight->memory->bytes());
-  auto* target = static_cast<char*>(weight->memory->data());
-  const auto element_bytes = static_cast<int64_t>(size_of(dtype));
-  for (const HostMatrix& piece : pieces) {
-    const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
-    uploader_->copy(target, bytes, [&](char* chunk, size_t begin, size_t count) {
-      const auto first = static_cast<int64_t>(begin) / element_bytes;
-      read_range(chunk, dtype, piece, first, first + static_cast<int64_t>(count) / element_bytes);
-    });
-    target += bytes;
+  const std::vector<cuda::CodePart> parts = cuda::plan_code_parts(pieces, dtype);
+  if (parts.empty()) {
+    pack_numbers(*uploader_, pieces, *weight);
+  } else {
+    pack_parts(*uploader_, parts, *weight);
+    reserve_decoded(*weight);
   }
+  weight->bytes = static_cast<int64_t>(weight->memory->bytes());
   if (bias == nullptr) return weight;
   const auto count = static_cast<size_t>(weight->out_features);
   const auto to_device = [&](const void* host, size_t bytes) {
@@ -83,6 +132,66 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
   return weight;
 }
 
+// Memory for what products of many rows decode, before the first step.
+void CudaBackend::reserve_decoded(const CudaLinearWeight& weight) {
+  int64_t bytes = 0;
+  for (const auto& [shape, codes] : weight.parts) {
+    const int64_t rows = std::min<int64_t>(decoded_rows(shape), shape.out_features);
+    bytes = std::max(bytes, rows * shape.in_features * 2);
+  }
+  const std::lock_guard lock(decoded_mutex_);
+  if (decoded_ != nullptr && static_cast<int64_t>(decoded_->bytes()) >= bytes) return;
+  decoded_ = allocate(static_cast<size_t>(bytes));
+}
+
+void CudaBackend::multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& w) {
+  int64_t first = 0;
+  for (const auto& [shape, codes] : w.parts) {
+    cuda::CodeProduct product;
+    product.shape = shape;
+    product.codes = codes;
+    product.rows = static_cast<int>(x.rows());
+    product.features = shape.out_features;
+    if (w.bias != nullptr) product.bias = w.bias_data() + first;
+    product.x = x.data;
+    product.out = static_cast<char*>(out.data) + first * static_cast<int64_t>(size_of(out.dtype));
+    product.out_dtype = out.dtype;
+    product.out_stride = out.row_size();
+    // It has another order of sums, and for any number of rows there is one in the other kernel.
+    const cuda::StreamPlan plan =
+        deterministic_ ? cuda::StreamPlan{} : cuda::plan_code_stream(product, traits_);
+    if (plan.row_sets > 0) {
+      cuda::launch_code_stream(stream_, product, plan);
+    } else {
+      cuda::launch_code_product(stream_, product, traits_);
+    }
+    first += shape.out_features;
+  }
+}
+
+void CudaBackend::multiply_decoded(Tensor out, Tensor x, const CudaLinearWeight& w) {
+  const bool rounds = out.dtype == DType::kBFloat16;
+  const auto element_bytes = static_cast<int64_t>(size_of(out.dtype));
+  int64_t first = 0;  // of the weight's rows
+  for (const auto& [shape, codes] : w.parts) {
+    const int64_t rows = decoded_rows(shape);
+    for (int64_t row = 0; row < shape.out_features; row += rows) {
+      const int64_t count = std::min(rows, shape.out_features - row);
+      cuda::launch_decode_codes(stream_, shape, codes, row, count, decoded_->data());
+      Tensor part = out;
+      part.data = static_cast<char*>(out.data) + (first + row) * element_bytes;
+      const void* bias = nullptr;
+      if (w.bias != nullptr) {
+        const auto* const all =
+            static_cast<const char*>((rounds ? w.rounded_bias : w.bias)->data());
+        bias = all + (first + row) * element_bytes;
+      }
+      products_->multiply(stream_, workspace_->data(), part, x, decoded_->data(), bias, count);
+    }
+    first += shape.out_features;
+  }
+}
+
 void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (x.rows() == 0) return;
@@ -101,6 +210,10 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
     case cuda::ProductPath::kFloat:
       return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
                                        product.rows, product.out_features, product.in_features);
+    case cuda::ProductPath::kCodes:
+      return multiply_codes(out, x, w);
+    case cuda::ProductPath::kDecoded:
+      return multiply_decoded(out, x, w);
     case cuda::ProductPath::kCublas:
       const bool rounds = w.bias != nullptr && out.dtype == DType::kBFloat16;
       products_->multiply(stream_, workspace_->data(), out, x, w.data,

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/attention/attention_plan.h"
 #include "backend/cuda/experts/expert_plan.h"
+#include "backend/cuda/linear/code_layout.h"
 #include "backend/cuda/linear/linear_plan.h"
 #include "backend/cuda/peers/peer_plan.h"
 #include "ops/layer_program.h"
@@ -84,7 +85,7 @@ class LayerChoices {
 
   void product(const std::string& part, const Matrix& matrix, const std::vector<TailPath>* tail) {
     add(part, tail,
-        path_of_product(shape_of(matrix, nullptr), limits_.dtype, traits_.device,
+        path_of_product(shape_of(matrix, limits_.dtype, nullptr), limits_.dtype, traits_.device,
                         traits_.deterministic));
   }
 
@@ -141,8 +142,9 @@ class LayerChoices {
                                .hidden = static_cast<int>(one.gate_up.in_features()),
                                .width = static_cast<int>(one.down.in_features()),
                                .num_experts = static_cast<int>(experts.router.out_features()),
-                               .num_active = experts.routing.num_active};
-    SkinnyProduct router = shape_of(experts.router, nullptr);
+                               .num_active = experts.routing.num_active,
+                               .layout = code_layout_of(experts, limits_.dtype)};
+    SkinnyProduct router = shape_of(experts.router, limits_.dtype, nullptr);
     router.out_features += static_cast<int>(experts.shared_gate.out_features());
     router.out_dtype = DType::kFloat32;
     const PathOfRows of_router =
@@ -200,7 +202,7 @@ std::vector<PathChoice> choices_by_rows(const std::string& part, int max_rows,
 std::vector<PathChoice> product_choices(SkinnyProduct product, DType dtype,
                                         const DeviceTraits& device, bool deterministic) {
   // More rows are computed as these are.
-  return choices_by_rows({}, kMaxSkinnyRows + 1,
+  return choices_by_rows({}, std::max(kMaxSkinnyRows, kMaxCodeRows) + 1,
                          path_of_product(product, dtype, device, deterministic));
 }
 

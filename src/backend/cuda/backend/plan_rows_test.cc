@@ -336,7 +336,7 @@ TEST(CudaPlan, SaysHowRanksAddUp) {
 // otherwise cuBLASLt streams it as well.
 TEST(CudaPlan, OfHeads) {
   const auto lines = [](const TailTraits& traits, int vocab) {
-    SkinnyProduct head = shape_of(matrix(vocab, 1024), nullptr);
+    SkinnyProduct head = shape_of(matrix(vocab, 1024), DType::kBFloat16, nullptr);
     head.out_dtype = DType::kFloat32;
     Lines found;
     for (PathChoice choice : product_choices(head, DType::kBFloat16, traits.device, false)) {
@@ -350,6 +350,30 @@ TEST(CudaPlan, OfHeads) {
               (Lines{"head, up to 8 rows: stream of weights", "head: cuBLASLt"}));
     EXPECT_EQ(lines(traits, 32000), Lines{"head: cuBLASLt"});
     EXPECT_EQ(lines(traits, 151936), Lines{"head: cuBLASLt"});
+  }
+}
+
+// The paths of whole tails take numbers only, and so do those of plain products and experts.
+TEST(CudaPlan, LayersInCodesRunOpByOp) {
+  static constexpr float kValues[] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+  static constexpr CodeFormat kFormat = {.values = kValues, .group_columns = 128};
+  StackSpec spec = spec_of({4096, 32, 8, 128, 12288, 2});
+  for (LayerSpec& layer : spec.layers) layer.out.pieces[0].codes = &kFormat;
+  for (const TailTraits& traits : kAll) {
+    for (const auto& tail : tails_of(spec, traits)) {
+      for (const TailPath path : tail) EXPECT_EQ(path, TailPath::kOpByOp);
+    }
+    SkinnyProduct product = shape_of(spec.layers[0].out, DType::kBFloat16, nullptr);
+    EXPECT_EQ(product.layout, WeightLayout::kGroup);
+    Lines found;
+    for (PathChoice choice : product_choices(product, DType::kBFloat16, traits.device, false)) {
+      choice.part = "out";
+      found.push_back(to_string(choice));
+    }
+    EXPECT_EQ(found, (Lines{"out, up to 64 rows: products with codes",
+                            "out: codes decoded for cuBLASLt"}));
+    // Float32 activations want numbers, which the weight becomes while it is loaded.
+    EXPECT_EQ(shape_of(spec.layers[0].out, DType::kFloat32, nullptr).layout, WeightLayout::kPlain);
   }
 }
 

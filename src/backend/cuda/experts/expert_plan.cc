@@ -8,6 +8,8 @@ namespace {
 
 // Of so many rows an expert has on average, tiles are large.
 constexpr int kManyRows = 24;
+// Of more rows on average many experts have more than one small tile of codes.
+constexpr int kFewRowsInCodes = 5;
 // The logits of more are a product for tensor cores.
 constexpr int kMaxRouterRows = 8;
 
@@ -23,6 +25,10 @@ const char* to_string(ExpertPath path) {
       return "small tiles for wgmma";
     case ExpertPath::kLargeTiles:
       return "large tiles for wgmma";
+    case ExpertPath::kFewCodes:
+      return "small tiles with codes";
+    case ExpertPath::kCodes:
+      return "tiles with codes";
   }
   return "";
 }
@@ -36,6 +42,10 @@ int tile_rows_of(ExpertPath path) {
     case ExpertPath::kPlainTiles:
     case ExpertPath::kTwoKernels:
       return kPlainTileRows;
+    case ExpertPath::kFewCodes:
+      return kFewCodeRows;
+    case ExpertPath::kCodes:
+      return kCodeTileRows;
   }
   NANOVLLM_CHECK(!"a path of experts");
 }
@@ -43,6 +53,9 @@ int tile_rows_of(ExpertPath path) {
 ExpertPath plan_experts(const ExpertShape& shape, int rows, const DeviceTraits& device,
                         bool deterministic) {
   const int pairs = rows * shape.num_active;
+  if (shape.layout != WeightLayout::kPlain) {
+    return pairs > shape.num_experts * kFewRowsInCodes ? ExpertPath::kCodes : ExpertPath::kFewCodes;
+  }
   const bool is_aligned = shape.hidden % 8 == 0 && shape.width % 8 == 0;
   if (!deterministic && rows <= kMaxFewRows && pairs <= kMaxFewPairs && is_aligned) {
     return ExpertPath::kTwoKernels;

@@ -11,6 +11,8 @@ enum class ExpertPath {
   kPlainTiles,  // expert_product.cu
   kSmallTiles,  // expert_product_wgmma.cu
   kLargeTiles,  // likewise
+  kFewCodes,    // linear/code_product.cuh
+  kCodes,       // likewise
 };
 const char* to_string(ExpertPath path);
 // The rows of a tile of the experts' products. Two kernels have no tiles, and memory for plain
@@ -22,6 +24,7 @@ struct ExpertShape {
   Activation activation = Activation::kSilu;
   int hidden = 0, width = 0;
   int num_experts = 0, num_active = 0;  // of all ranks
+  WeightLayout layout = WeightLayout::kPlain;
 };
 // Of so many rows. `deterministic`: a row's sums have one order, however many there are.
 ExpertPath plan_experts(const ExpertShape& shape, int rows, const DeviceTraits& device,

@@ -63,11 +63,29 @@ TEST(CudaExpertPlan, AFixedOrderHasNoKernelsForFewRows) {
   EXPECT_TRUE(is_router_a_product(9, false));
 }
 
+TEST(CudaExpertPlan, CodesHaveTilesByTheRowsOfAnExpert) {
+  ExpertShape shape = kQwen30B;
+  shape.layout = WeightLayout::kSuper;
+  for (const Gpu& gpu : kGpus) {
+    for (const bool deterministic : {false, true}) {
+      const auto path = [&](int rows) {
+        return plan_experts(shape, rows, gpu.traits, deterministic);
+      };
+      EXPECT_EQ(path(1), ExpertPath::kFewCodes);
+      EXPECT_EQ(path(80), ExpertPath::kFewCodes);  // 5 rows an expert
+      EXPECT_EQ(path(81), ExpertPath::kCodes);
+      EXPECT_EQ(path(8192), ExpertPath::kCodes);
+    }
+  }
+}
+
 TEST(CudaExpertPlan, TilesHaveTheRowsThatTheirKernelsTake) {
   EXPECT_EQ(tile_rows_of(ExpertPath::kTwoKernels), kPlainTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kPlainTiles), kPlainTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kSmallTiles), kSmallTileRows);
   EXPECT_EQ(tile_rows_of(ExpertPath::kLargeTiles), kLargeTileRows);
+  EXPECT_EQ(tile_rows_of(ExpertPath::kFewCodes), kFewCodeRows);
+  EXPECT_EQ(tile_rows_of(ExpertPath::kCodes), kCodeTileRows);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   const int items = *p.num_tiles * groups;
   for (int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32); item < items;
        item += static_cast<int>(gridDim.x) * kWarps) {
-    const ExpertTile tile = p.tiles[item / groups];
+    const RowTile tile = p.tiles[item / groups];
     const int first = item % groups * kFeatures;
     const T *x[kRows], *w[kFeatures];
     float bias[kFeatures] = {}, sum[kRows][kFeatures] = {};

@@ -90,20 +90,20 @@ class Walk {
   // Of the block in its cluster.
   __device__ static int rank() { return static_cast<int>(blockIdx.x) % S::kCluster; }
 
-  ExpertTile tile;
+  RowTile tile;
   int unit = 0, stage = 0;
   uint32_t parity = 0;
 
  private:
   __device__ static int step() { return static_cast<int>(gridDim.x) / S::kCluster; }
-  __device__ ExpertTile tile_of(int item) const {
+  __device__ RowTile tile_of(int item) const {
     return launch_.product.tiles[min(item / launch_.feature_tiles, launch_.product.max_tiles - 1)];
   }
   // Ahead of its use.
   __device__ void load_next_tile() { next_tile_ = tile_of(item_ + step()); }
 
   const Launch& launch_;
-  ExpertTile next_tile_;
+  RowTile next_tile_;
   int item_;
   const int end_;
 };
@@ -215,7 +215,7 @@ __device__ void produce(const Launch& launch, const Producer<S>& producer) {
 template <bool kGated>
 class Finish {
  public:
-  __device__ Finish(const Launch& launch, const ExpertTile& tile, int feature_tile, int features)
+  __device__ Finish(const Launch& launch, const RowTile& tile, int feature_tile, int features)
       : gating_(launch.gating), p_(launch.product), tile_(tile) {
     const ExpertProduct& p = p_;
     const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
@@ -264,7 +264,7 @@ class Finish {
 
   const Gating& gating_;
   const ExpertProduct& p_;
-  const ExpertTile& tile_;
+  const RowTile& tile_;
   int width_, feature_, row_;
   float bias_[2] = {};
 };

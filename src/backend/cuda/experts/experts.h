@@ -7,17 +7,12 @@
 
 #include <cstdint>
 
+#include "backend/cuda/device/row_tile.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
 
 constexpr int kMaxExperts = 1024;
-
-struct alignas(16) ExpertTile {
-  int expert;     // of this rank's
-  int first_row;  // of the sorted pairs
-  int num_rows;
-};
 
 // Of one step, in device memory. P = T * num_active pairs.
 struct ExpertStep {
@@ -27,7 +22,7 @@ struct ExpertStep {
   float* scores = nullptr;    // [T, num_active] their weights
   int32_t* places = nullptr;  // [T, num_active] among the sorted pairs; -1 = another rank's
   int32_t* tokens = nullptr;  // [P] the sorted pairs' rows
-  ExpertTile* tiles = nullptr;
+  RowTile* tiles = nullptr;
   int32_t* num_tiles = nullptr;
   void* gathered = nullptr;  // [P, H] act: the rows of x in the order of the pairs, if wanted;
                              // later the experts' outputs
@@ -62,7 +57,7 @@ struct ExpertProduct {
   const void* x = nullptr;          // [P, K] act; of launch_few() [T, K] or [P, K]
   const int32_t* tokens = nullptr;  // then [T, K], and row tokens[pair] of it is meant
   void* out = nullptr;              // [P, out_features or its half] act
-  const ExpertTile* tiles = nullptr;
+  const RowTile* tiles = nullptr;
   const int32_t* num_tiles = nullptr;
   int max_pairs = 0;
   int max_tiles = 0;
@@ -86,6 +81,8 @@ void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DT
 // On devices with wgmma, in bfloat16, where K and out are multiples of 8 wide and the activation is
 // not kGelu: tiles of one of these many rows.
 constexpr int kSmallTileRows = 32, kLargeTileRows = 256;
+// Of weights in codes, for other kernels.
+constexpr int kFewCodeRows = 8, kCodeTileRows = 32;
 void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
                          int num_multiprocessors);
 

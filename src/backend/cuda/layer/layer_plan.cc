@@ -6,6 +6,7 @@
 #include <span>
 
 #include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/linear/code_layout.h"
 #include "backend/cuda/linear/linear_skinny_plan.h"
 #include "backend/cuda/linear/linear_wgmma_plan.h"
 
@@ -81,8 +82,9 @@ std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const Spli
   return chain;
 }
 
-SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm) {
+SkinnyProduct shape_of(const Matrix& matrix, DType act, const Norm* norm) {
   SkinnyProduct product;
+  product.layout = code_layout_of(matrix.pieces, act);
   product.out_features = static_cast<int>(matrix.out_features());
   product.in_features = static_cast<int>(matrix.in_features());
   product.weight = somewhere();
@@ -90,13 +92,14 @@ SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm) {
   return product;
 }
 
-TailProducts tail_shapes(const StackSpec& spec, size_t i) {
+TailProducts tail_shapes(const StackSpec& spec, size_t i, DType act) {
   const LayerSpec& layer = spec.layers[i];
   const auto& ffn = std::get<Dense>(layer.ffn);
-  TailProducts products = {shape_of(layer.out, nullptr), shape_of(ffn.gate_up, &layer.before_ffn),
-                           shape_of(ffn.down, nullptr), SkinnyProduct{}};
+  TailProducts products = {shape_of(layer.out, act, nullptr),
+                           shape_of(ffn.gate_up, act, &layer.before_ffn),
+                           shape_of(ffn.down, act, nullptr), SkinnyProduct{}};
   if (i + 1 < spec.layers.size()) {
-    products[3] = shape_of(spec.layers[i + 1].in, &spec.layers[i + 1].before_core);
+    products[3] = shape_of(spec.layers[i + 1].in, act, &spec.layers[i + 1].before_core);
   } else {
     products[3].norm = {spec.final_norm.weight.data(), spec.final_norm.eps};
   }
@@ -121,7 +124,7 @@ std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
   const Norm& last = i + 1 < spec.layers.size() ? spec.layers[i + 1].before_core : spec.final_norm;
   const bool has_norms = !spec.layers[i].before_ffn.is_absent() && !last.is_absent();
   if (act != DType::kBFloat16 || !honours(spec.layers[i]) || !has_norms) return paths;
-  const TailProducts products = tail_shapes(spec, i);
+  const TailProducts products = tail_shapes(spec, i, act);
   for (int rows = 1; rows <= kMaxTailPathRows; ++rows) {
     paths[static_cast<size_t>(rows - 1)] = plan_tail(products, rows, traits);
   }

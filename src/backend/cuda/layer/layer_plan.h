@@ -44,10 +44,10 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits);
 // The products' order in memory for linear_wgmma.cu, with norms between them in `norm`'s memory.
 std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const SplitNorm& norm);
 
-// A product of a stack as far as plans look at it.
-SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm);
+// A product of a stack as far as plans look at it, with activations of type `act`.
+SkinnyProduct shape_of(const Matrix& matrix, DType act, const Norm* norm);
 // The products of layer i of a stack, likewise.
-TailProducts tail_shapes(const StackSpec& spec, size_t i);
+TailProducts tail_shapes(const StackSpec& spec, size_t i, DType act);
 // Whether the paths above compute all that the layer asks for behind its core, given that it has
 // the norms that they begin and end with.
 bool honours(LayerSpec layer);

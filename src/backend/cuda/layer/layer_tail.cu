@@ -88,7 +88,8 @@ bool describe(TailProduct& product, const SkinnyProduct& source, int step, int m
   product.tiles = div_up(div_up(product.features, tile_features_of(step)), multiprocessors);
   const bool has_norm = halves_of(step) == 2;
   const int slots = product.tiles * div_up(product.depth, kSlotDepth) * halves_of(step);
-  return product.features % 8 == 0 && product.depth % kWarpDepth == 0 && slots <= kTailSlots &&
+  return source.layout == WeightLayout::kPlain && product.features % 8 == 0 &&
+         product.depth % kWarpDepth == 0 && slots <= kTailSlots &&
          product.depth <= (has_norm ? kMaxTailHidden : kMaxTailChunks * kSlotDepth) &&
          product.tiles <= (has_norm ? kMaxTiles : kMaxHalfTiles);
 }

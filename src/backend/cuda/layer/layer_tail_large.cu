@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // Whether the kernel takes the products, as far as one alone says.
 bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
   product.describe(source, step);
-  if (product.features == 0 || product.features % kSlotFeatures != 0 ||
-      product.depth % kLargeWarpDepth != 0) {
+  if (source.layout != WeightLayout::kPlain || product.features == 0 ||
+      product.features % kSlotFeatures != 0 || product.depth % kLargeWarpDepth != 0) {
     return false;
   }
   const int block_slots = div_up(product.features / kSlotFeatures, multiprocessors);

@@ -10,11 +10,19 @@ const char* to_string(ProductPath path) {
       return "float32 lanes";
     case ProductPath::kCublas:
       return "cuBLASLt";
+    case ProductPath::kCodes:
+      return "products with codes";
+    case ProductPath::kDecoded:
+      return "codes decoded for cuBLASLt";
   }
   return "";
 }
 
 ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const cudaDeviceProp& device) {
+  if (product.layout != WeightLayout::kPlain) {
+    const bool takes_codes = product.rows <= kMaxCodeRows || product.fixed_order;
+    return {takes_codes ? ProductPath::kCodes : ProductPath::kDecoded};
+  }
   if (dtype != DType::kBFloat16) {
     return {product.fixed_order ? ProductPath::kFloat : ProductPath::kCublas};
   }

@@ -5,10 +5,15 @@
 
 namespace nanovllm::cuda {
 
+// Of a weight in codes, which more rows would decode again and again.
+constexpr int kMaxCodeRows = 64;
+
 enum class ProductPath {
-  kStream,  // linear_skinny.cu
-  kFloat,   // linear_float.cu
-  kCublas,  // product.h
+  kStream,   // linear_skinny.cu
+  kFloat,    // linear_float.cu
+  kCublas,   // product.h
+  kCodes,    // code_product.cuh
+  kDecoded,  // code_decode.cu, a piece of the weight at a time, and product.h
 };
 const char* to_string(ProductPath path);
 

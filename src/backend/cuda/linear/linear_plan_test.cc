@@ -53,6 +53,24 @@ TEST(CudaProductPlan, FloatsAreCublasUnlessTheirOrderIsFixed) {
   }
 }
 
+TEST(CudaProductPlan, WeightsInCodesHavePathsOfTheirOwn) {
+  for (const Gpu& gpu : kGpus) {
+    for (const WeightLayout layout :
+         {WeightLayout::kGroup, WeightLayout::kByte, WeightLayout::kSuper}) {
+      const auto path = [&](int rows, bool fixed_order) {
+        SkinnyProduct p = product(rows, fixed_order);
+        p.layout = layout;
+        EXPECT_EQ(skinny::plan_of(p, gpu.traits.properties).tiles, 0);
+        return plan_product(p, DType::kBFloat16, gpu.traits.properties).path;
+      };
+      EXPECT_EQ(path(1, false), ProductPath::kCodes);
+      EXPECT_EQ(path(kMaxCodeRows, false), ProductPath::kCodes);
+      EXPECT_EQ(path(kMaxCodeRows + 1, false), ProductPath::kDecoded);
+      EXPECT_EQ(path(8192, true), ProductPath::kCodes);
+    }
+  }
+}
+
 // The launch takes the division of the plan.
 TEST(CudaProductPlan, OfAStreamItHasTheDivisionAndOfOthersNone) {
   for (const Gpu& gpu : kGpus) {

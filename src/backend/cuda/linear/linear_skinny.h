@@ -17,6 +17,9 @@ enum class Epilogue {
 
 // y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias.
 struct FusedProduct {
+  // Of the weight. Paths take the layouts that they have kernels for: all of them plain ones, and
+  // ProductPath the others.
+  WeightLayout layout = WeightLayout::kPlain;
   int rows = 0;          // R
   int out_features = 0;  // N
   int in_features = 0;   // K

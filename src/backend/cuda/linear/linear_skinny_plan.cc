@@ -69,7 +69,7 @@ Plan best_plan(const SkinnyProduct& p, const cudaDeviceProp& device, bool in_sli
 }  // namespace
 
 Plan plan_of(const SkinnyProduct& p, const cudaDeviceProp& device) {
-  if (p.in_features % 8 != 0) return {};
+  if (p.layout != WeightLayout::kPlain || p.in_features % 8 != 0) return {};
   if (!p.fixed_order) {
     if (p.rows > kMaxSkinnyRows) return {};
     const Plan plan = best_plan(p, device);

@@ -96,6 +96,7 @@ size_t split_norm_bytes() {
 }
 
 WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
+  if (p.layout != WeightLayout::kPlain) return {};
   if (p.rows > kMaxWgmmaRows || p.in_features % kChunk != 0 || p.out_features % 16 != 0) return {};
   if (p.next_norm.weighted != nullptr && p.out_features > kMaxSplitNorm) return {};
   WgmmaPlan plan;

@@ -18,7 +18,7 @@ cudaDataType_t cuda_type(DType dtype) {
 // x^T[K,T], with W and x as stored being K x N and K x T.
 struct CublasProducts::Problem {
   Problem(const Shape& shape, const void* bias) {
-    const auto [rows, n, k, x_type, out_type, has_bias] = shape;
+    const auto [rows, n, k, out_columns, x_type, out_type, has_bias] = shape;
     NANOVLLM_CUDA_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
       NANOVLLM_CUDA_CHECK(
@@ -31,7 +31,8 @@ struct CublasProducts::Problem {
     }
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&weight, cuda_type(x_type), k, n, k));
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&x, cuda_type(x_type), k, rows, k));
-    NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&out, cuda_type(out_type), n, rows, n));
+    NANOVLLM_CUDA_CHECK(
+        cublasLtMatrixLayoutCreate(&out, cuda_type(out_type), n, rows, out_columns));
   }
   ~Problem() {
     cublasLtMatrixLayoutDestroy(weight);
@@ -82,7 +83,7 @@ cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape, const void* b
 
 void CublasProducts::multiply(cudaStream_t stream, void* workspace, Tensor out, Tensor x,
                               const void* weight, const void* bias, int64_t n) {
-  const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype, bias != nullptr};
+  const Shape shape{x.rows(), n, x.row_size(), out.row_size(), x.dtype, out.dtype, bias != nullptr};
   Shape shape_of_algorithm = shape;
   std::get<0>(shape_of_algorithm) = rows_of_algorithm(x.rows());
   const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm, bias);

@@ -1,0 +1,68 @@
+// Products of few rows with weights in codes, on Hopper and later; see
+// code_stream.cuh.
+#pragma once
+
+#include "backend/cuda/linear/code_product.h"
+#include "backend/cuda/linear/code_product_shape.h"
+
+namespace nanovllm::cuda {
+
+constexpr int kMaxStreamWarps = 16;
+constexpr int kMaxStreamSlots = 4;
+constexpr int kMaxStreamRows = 16;
+
+struct StreamPlan {
+  int row_sets = 0;      // of 8 rows; 0 = not for this kernel
+  int warps = 0;         // of a block
+  int items = 0;         // tiles of features
+  int k_warps = 1;       // that share an item's K
+  int rounds = 0;        // of items of a block
+  int blocks = 0;        // of the grid
+  int slices = 0;        // of K, whose columns of x are in shared memory at once
+  int slice_blocks = 0;  // blocks of 256 columns of one
+  int share_blocks = 0;  // of them a warp's
+  int slots = 0;         // blocks of codes that a warp has in shared memory
+  int x_stride = 0;      // bytes from one row of a slice to the next
+  int x_bytes = 0;       // of a slice
+  int tail_bytes = 0;    // of a tile's last block
+  // Where things are in shared memory, bytes.
+  int table_offset = 0, ring_offset = 0, x_offset = 0, sums_offset = 0;
+  int shared_bytes = 0;
+};
+
+// Whether there is a kernel for codes that files have: for others
+// code_product.cuh's do.
+constexpr bool has_stream_kernel(CodeKind kind, ScaleKind scales, Scaling scaling, int steps,
+                                 bool is_super) {
+  const bool is_half = scales == ScaleKind::kFloat16, is_wide = scales == ScaleKind::kFloat32;
+  const bool scales_only = scaling == Scaling::kScale, adds = scaling == Scaling::kAdded;
+  switch (kind) {
+    case CodeKind::k4:
+      if (is_wide || scaling == Scaling::kNone) return false;
+      if (is_super) return is_half && ((adds && steps < 4) || (scales_only && steps == 1));
+      if (adds) return is_half && steps == 2;
+      return steps == 4 || (steps == 2 && (is_half || !scales_only));
+    case CodeKind::kTable4:
+      if (is_wide || !scales_only) return false;
+      return steps == 2 ? is_half || !is_super : steps == 1 && !is_half && !is_super;
+    case CodeKind::k5:
+      return is_half && steps == 2 && (adds || (scales_only && !is_super));
+    case CodeKind::k6:
+      return is_half && is_super && steps == 1 && scales_only;
+    case CodeKind::kInt8:
+      if (scaling == Scaling::kNone) return steps == 4 && is_half && !is_super;
+      return !is_wide && !is_super && (adds ? steps == 4 : scales_only && steps == 2);
+    case CodeKind::kE4M3:
+      if (scaling == Scaling::kNone) return steps == 4 && is_half && !is_super;
+      return !is_half && !is_super && scales_only && steps == 4;
+  }
+  return false;
+}
+// Of rows that have one scale no kernel looks at its type.
+inline ScaleKind scales_in_stream(const CodeShape& shape) {
+  return shape.is_row_scaled ? ScaleKind::kFloat16 : shape.scales;
+}
+StreamPlan plan_code_stream(const CodeProduct& product, const DeviceTraits& device);
+void launch_code_stream(cudaStream_t stream, const CodeProduct& product, const StreamPlan& plan);
+
+}  // namespace nanovllm::cuda
