@@ -8,8 +8,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(avx2_flags -mavx2 -mfma -mf16c)
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC's own AVX-512 headers trip this warning (GCC bug 105593).
-    list(APPEND avx512_flags -Wno-maybe-uninitialized)
+    # GCC's own AVX-512 headers trip these warnings (GCC bug 105593).
+    list(APPEND avx512_flags -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   set(avx512bf16_flags ${avx512_flags} -mavx512bf16 -mavx512vbmi)
   set(amx_flags ${avx512bf16_flags} -mamx-tile -mamx-bf16)

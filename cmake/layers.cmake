@@ -17,7 +17,7 @@ function(nanovllm_layer name)
     list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|amx)\\.cc$")
   endif()
   list(FILTER sources EXCLUDE REGEX "_each_isa\\.cc$")  # cmake/isa.cmake
-  list(FILTER sources EXCLUDE REGEX "/ops/reference(_sampling)?\\.cc$")  # nanovllm_tests() has them
+  list(FILTER sources EXCLUDE REGEX "/ops/reference(_recurrent|_sampling)?\\.cc$")  # nanovllm_tests() has them
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
@@ -51,7 +51,7 @@ endfunction()
 function(nanovllm_tests)
   find_package(GTest REQUIRED)
   include(GoogleTest)
-  add_library(nanovllm_reference OBJECT src/ops/reference.cc src/ops/reference_sampling.cc)
+  add_library(nanovllm_reference OBJECT src/ops/reference.cc src/ops/reference_recurrent.cc src/ops/reference_sampling.cc)
   target_link_libraries(nanovllm_reference PUBLIC nanovllm_dependencies)
   # The tests' measure, not what is tested. Programs link it behind the layers, whose inline functions they get.
   if(NANOVLLM_SANITIZE)

@@ -2,6 +2,9 @@
 """Makes tests/goldens: tiny random checkpoints of every family, with what transformers computes from them.
 
 Usage: make_goldens.py [--out FOLDER] [NAME...]
+       make_goldens.py [--out FOLDER] --adopt FOLDER
+
+The second adds a checkpoint that was made elsewhere, under its folder's name, with the prompts that its golden.json lists.
 
 Needs torch, transformers, safetensors and compressed-tensors. Each checkpoint's weights come from the seed recorded in its golden.json and are
 exact in bfloat16, whatever dtype they are stored in. golden.json holds, for prompts of several lengths:
@@ -358,12 +361,27 @@ def make(name, out):
     assert size < 1_000_000
 
 
+def adopt(source, folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for part in ("config.json", "model.safetensors"):
+        shutil.copy(source / part, folder)
+    family = getattr(transformers, json.loads((source / "config.json").read_text())["architectures"][0])
+    exact, rounded = (family.from_pretrained(source, dtype=dtype).eval() for dtype in (torch.float32, torch.bfloat16))
+    cases = [make_case(exact, rounded, case["prompt"], []) for case in json.loads((source / "golden.json").read_text())]
+    golden = {"checkpoint": folder.name, "torch": torch.__version__, "transformers": transformers.__version__}
+    write_golden(folder / "golden.json", golden, cases)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "tests" / "goldens")
+    parser.add_argument("--adopt", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("names", nargs="*", choices=[[], *CHECKPOINTS], metavar="NAME")
     arguments = parser.parse_args()
     torch.use_deterministic_algorithms(True)
+    if arguments.adopt:
+        return adopt(arguments.adopt, arguments.out / arguments.adopt.name)
     for name in arguments.names or CHECKPOINTS:
         make(name, arguments.out)
 

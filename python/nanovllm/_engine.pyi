@@ -120,6 +120,7 @@ class EngineArgs(TypedDict, total=False):
     kvcache_block_size: int | None
     num_kvcache_blocks: int | None
     kv_cache_memory: int | None
+    state_cache_memory: int | None
     gpu_memory_utilization: float | None
     enable_prefix_caching: bool | None
     scheduling_policy: str | None

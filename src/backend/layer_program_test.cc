@@ -69,6 +69,23 @@ class Weights {
   }
 
  private:
+ public:
+  // Instead of attention.
+  void make_recurrent(LayerSpec& layer) {
+    GatedDelta core = {.num_key_heads = 2,
+                       .num_value_heads = kHeads,
+                       .key_dim = 16,
+                       .value_dim = kDim,
+                       .conv_width = 4,
+                       .decay = {-1, -0.1f, -0.3f, -2},
+                       .dt_bias = random_.floats(kHeads, -2, 1),
+                       .out_norm = norm(kDim)};
+    core.conv_weight = random_.floats(core.num_channels() * core.conv_width, -1, 1);
+    layer.in = matrix({core.num_channels() + kHeads * (kDim + 2)}, kHidden);
+    layer.core = std::move(core);
+  }
+
+ private:
   static RotaryTable rotary_table(double theta, int dim) {
     RotaryTable table = {.cos_sin = {}, .rotary_dim = dim};
     for (int p = 0; p < kTokens; ++p) {
@@ -142,42 +159,68 @@ std::vector<float> feed_forward(const std::vector<float>& x,
                 dense.down);
 }
 
+std::vector<float> run_core(const GatedDelta& core, const LayerSpec& layer,
+                            const std::vector<float>& in, const StackSpec&, const ForwardBatch&) {
+  return reference::gated_delta(floats(in, layer.in.out_features()).view, core);
+}
+
+std::vector<float> run_core(const Attention& core, const LayerSpec& layer, std::vector<float> qkv,
+                            const StackSpec& spec, const ForwardBatch& batch) {
+  const RotaryTable& table = spec.rotary_tables[core.rotary_table];
+  reference::PlainKvCache cache(core.num_kv_heads, kDim, kBlockSize, kBlocks);
+  const auto head_norm = [](const Norm& norm, bool is_wanted) {
+    return norm.is_absent() || !is_wanted ? nullptr : norm.weight.data();
+  };
+  const bool all = core.norms_all_heads;
+  const int64_t width = layer.in.out_features(), heads = kHeads * kDim;
+  std::vector<float> gates;
+  if (core.has_gate) {
+    for (int t = 0; t < kTokens; ++t) {
+      const auto end = qkv.begin() + (t + 1) * width;
+      gates.insert(gates.end(), end - heads, end);
+    }
+    std::vector<float> without;
+    for (int t = 0; t < kTokens; ++t) {
+      const auto begin = qkv.begin() + t * width;
+      without.insert(without.end(), begin, begin + width - heads);
+    }
+    qkv = std::move(without);
+  }
+  const int64_t qkv_width = std::ssize(qkv) / kTokens;
+  qkv = reference::norm_all_heads(floats(qkv, qkv_width).view,
+                                  {.q_weight = head_norm(core.q_norm, all),
+                                   .k_weight = head_norm(core.k_norm, all),
+                                   .q_width = kHeads * kDim,
+                                   .k_width = kKvHeads * kDim,
+                                   .eps = core.q_norm.eps});
+  const RopeParams rope = {.q_norm = head_norm(core.q_norm, !all),
+                           .k_norm = head_norm(core.k_norm, !all),
+                           .norm_eps = core.q_norm.eps,
+                           .cos_sin = Tensor(const_cast<float*>(table.cos_sin.data()),
+                                             DType::kFloat32, {kTokens, table.rotary_dim}),
+                           .rotary_dim = table.rotary_dim};
+  const std::vector<float> q =
+      reference::qk_norm_rope_store(floats(qkv, qkv_width).view, kHeads, rope, cache, batch);
+  for (int t = 0; t < kTokens; ++t) {
+    std::copy_n(q.begin() + t * heads, heads, qkv.begin() + t * qkv_width);
+  }
+  std::vector<float> attended =
+      reference::paged_attention(floats(qkv, qkv_width).view, cache,
+                                 {kHeads, core.scale, core.window, core.soft_cap,
+                                  core.sinks.empty() ? nullptr : core.sinks.data()},
+                                 batch);
+  for (size_t i = 0; i < gates.size(); ++i) attended[i] /= 1 + std::exp(-gates[i]);
+  return attended;
+}
+
 // The normed rows of the logits, as the comment of LayerSpec has it.
 std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
   const HostBatch host;
   for (const LayerSpec& layer : spec.layers) {
-    const auto& core = std::get<Attention>(layer.core);
-    const RotaryTable& table = spec.rotary_tables[core.rotary_table];
-    reference::PlainKvCache cache(core.num_kv_heads, kDim, kBlockSize, kBlocks);
-    std::vector<float> qkv = linear(normed(r, layer.before_core), layer.in);
-    const auto head_norm = [](const Norm& norm, bool is_wanted) {
-      return norm.is_absent() || !is_wanted ? nullptr : norm.weight.data();
-    };
-    const bool all = core.norms_all_heads;
-    qkv = reference::norm_all_heads(floats(qkv, layer.in.out_features()).view,
-                                    {.q_weight = head_norm(core.q_norm, all),
-                                     .k_weight = head_norm(core.k_norm, all),
-                                     .q_width = kHeads * kDim,
-                                     .k_width = kKvHeads * kDim,
-                                     .eps = core.q_norm.eps});
-    const RopeParams rope = {.q_norm = head_norm(core.q_norm, !all),
-                             .k_norm = head_norm(core.k_norm, !all),
-                             .norm_eps = core.q_norm.eps,
-                             .cos_sin = Tensor(const_cast<float*>(table.cos_sin.data()),
-                                               DType::kFloat32, {kTokens, table.rotary_dim}),
-                             .rotary_dim = table.rotary_dim};
-    const int64_t width = layer.in.out_features();
-    const std::vector<float> q =
-        reference::qk_norm_rope_store(floats(qkv, width).view, kHeads, rope, cache, host.batch);
-    for (int t = 0; t < kTokens; ++t) {
-      std::copy_n(q.begin() + t * kHeads * kDim, kHeads * kDim, qkv.begin() + t * width);
-    }
-    const std::vector<float> attended =
-        reference::paged_attention(floats(qkv, width).view, cache,
-                                   {kHeads, core.scale, core.window, core.soft_cap,
-                                    core.sinks.empty() ? nullptr : core.sinks.data()},
-                                   host.batch);
-    add(r, normed(linear(attended, layer.out), layer.after_core), layer.residual_scale);
+    const std::vector<float> in = linear(normed(r, layer.before_core), layer.in);
+    const std::vector<float> mixed = std::visit(
+        [&](const auto& core) { return run_core(core, layer, in, spec, host.batch); }, layer.core);
+    add(r, normed(linear(mixed, layer.out), layer.after_core), layer.residual_scale);
     add(r, normed(feed_forward(normed(r, layer.before_ffn), layer.ffn), layer.after_ffn),
         layer.residual_scale);
   }
@@ -215,10 +258,27 @@ class Runs {
     batch.seq_lens = batch.query_start_loc + 1;
     memory.push_back(upload(backend_, host.rows));
     batch.logits_rows = static_cast<int32_t*>(memory.back()->data());
-    return download(backend_, program.run(batch, caches, residual));
+    memory.push_back(upload(backend_, std::vector<int32_t>{0, 1}));
+    batch.state_slot = batch.state_len = batch.log_slot =
+        static_cast<int32_t*>(memory.back()->data());
+    batch.next_slot = batch.state_slot + 1;
+    return download(backend_, program.run(batch, {caches, states(num_layers, memory)}, residual));
   }
 
  private:
+  // Two slots and a log a layer, where the device has recurrent layers.
+  std::vector<StateCache> states(int num_layers, std::vector<std::unique_ptr<Buffer>>& memory) {
+    const StateSpec spec = {2, kHeads, 16, kDim, 4, act_};
+    std::vector<StateCache> caches;
+    for (int i = 0; backend_.device_type() == "cpu" && i < num_layers; ++i) {
+      const StateBytes bytes = backend_.state_bytes(spec);
+      memory.push_back(backend_.allocate(static_cast<size_t>(2 * bytes.slot + bytes.log)));
+      auto* const slots = static_cast<char*>(memory.back()->data());
+      caches.push_back({spec, slots, slots + 2 * bytes.slot});
+    }
+    return caches;
+  }
+
   Backend& backend_;
   const DType act_;
 };
@@ -318,6 +378,25 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
   }
   specs.emplace_back("everything", all);
   expect_what_reference_says(*backend, act(), specs);
+}
+
+TEST_P(LayerPrograms, AGateOfAttentionAndRecurrentLayersAreWhatTheReferenceSays) {
+  const auto backend = make();
+  if (backend->device_type() != "cpu") GTEST_SKIP() << "this device has neither yet";
+  Weights weights(11);
+  const StackSpec plain = weights.stack(2);
+  StackSpec gated = plain, recurrent = plain;
+  gated.layers[1].in =
+      weights.matrix({kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim, kHeads * kDim}, kHidden);
+  std::get<Attention>(gated.layers[1].core).has_gate = true;
+  weights.make_recurrent(recurrent.layers[0]);
+  StackSpec last = plain;
+  weights.make_recurrent(last.layers[1]);
+  expect_what_reference_says(*backend, act(),
+                             {{"nothing", plain},
+                              {"gate", gated},
+                              {"a recurrent layer", recurrent},
+                              {"a recurrent layer at the end", last}});
 }
 
 // In float32, where rounding makes no row choose another expert.

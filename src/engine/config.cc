@@ -51,6 +51,10 @@ void EngineConfig::validate() const {
     throw_error(ErrorCode::kInvalidArgument, "kv_cache_memory must be at least 1 byte, got {}.",
                 *kv_cache_memory);
   }
+  if (state_cache_memory && *state_cache_memory < 1) {
+    throw_error(ErrorCode::kInvalidArgument, "state_cache_memory must be at least 1 byte, got {}.",
+                *state_cache_memory);
+  }
   if (num_kvcache_blocks != -1) {
     check_range("num_kvcache_blocks (-1 for as many as fit)", num_kvcache_blocks, 1, 1 << 24);
   }

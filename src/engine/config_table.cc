@@ -29,6 +29,8 @@ std::span<const ConfigField> config_table() {
        "blocks in the KV cache; -1 = as many as memory allows"},
       {"kv_cache_memory", &C::kv_cache_memory,
        "bytes for the KV cache; overrides the share of memory"},
+      {"state_cache_memory", &C::state_cache_memory,
+       "bytes for the states of recurrent layers; by default a third of the KV cache's memory"},
       {"gpu_memory_utilization", &C::gpu_memory_utilization,
        "share of the memory free at start that may be used", true},
       {"enable_prefix_caching", &C::enable_prefix_caching,

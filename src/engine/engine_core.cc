@@ -43,11 +43,13 @@ EngineCore::EngineCore(EngineParts parts)
       preparer_(preparer_of(parts_, grammars_.get())),
       blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
       scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival,
-                 make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost())),
+                 make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost()),
+                 parts_.runner->state_pool()),
       context_{.limits = static_cast<const EngineLimits&>(info()),
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
+               .shares_blocks = !scheduler_.states().is_needed(),
                .has_drafter = parts_.drafter != nullptr,
                .seed = parts_.config.seed} {
   const StepTime& time = scheduler_.time();
@@ -432,7 +434,8 @@ std::string EngineCore::check_integrity() const {
   for (const auto& [id, request] : requests_) {
     for (const auto& completion : request->completions()) sequences.push_back(completion.get());
   }
-  return blocks_.check_integrity(sequences);
+  const std::string of_states = scheduler_.states().check_integrity(sequences);
+  return of_states.empty() ? blocks_.check_integrity(sequences) : of_states;
 }
 
 }  // namespace nanovllm

@@ -88,7 +88,9 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     completion->seed =
         static_cast<uint64_t>(params_.seed.value_or(default_seed(context.seed, id))) +
         completion->index;
-    if (context.enable_prefix_caching) {
+    if (!context.shares_blocks) {
+      completion->num_cacheable_tokens = 0;
+    } else if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
       completion->cache_salt = cache_salt;
     } else if (params_.n > 1) {  // the prompt's blocks, for each other
@@ -154,6 +156,7 @@ void Request::fill_input(const Completion& completion, int num_new_tokens,
   input.num_new_tokens = num_new_tokens;
   input.kv_write_begin = completion.chain.num_blocks * context_.limits.kvcache_block_size;
   input.block_table = completion.block_table;
+  input.states = completion.states;
   const int num_drafts = completion.num_computed_tokens + num_new_tokens - completion.num_tokens();
   input.sample = num_drafts >= 0;
   if (num_drafts > 0) input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);

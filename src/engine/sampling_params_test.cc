@@ -220,6 +220,8 @@ TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
       {[](C& c) { c.gpu_memory_utilization = kNaN; },
        "gpu_memory_utilization must be in (0, 1], got nan."},
       {[](C& c) { c.kv_cache_memory = 0; }, "kv_cache_memory must be at least 1 byte, got 0."},
+      {[](C& c) { c.state_cache_memory = 0; },
+       "state_cache_memory must be at least 1 byte, got 0."},
       {[](C& c) { c.num_kvcache_blocks = -2; },
        "num_kvcache_blocks (-1 for as many as fit) must be between 1 and 16777216, got -2."},
       {[](C& c) { c.kvcache_block_size = 24; },

@@ -17,8 +17,13 @@ bool by_priority(const Sequence* a, const Sequence* b) {
 }
 
 Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy,
-                     const StepTime& time)
-    : limits_(limits), blocks_(blocks), policy_(policy), time_(time), waiting_(policy) {
+                     const StepTime& time, StatePoolSize states)
+    : limits_(limits),
+      blocks_(blocks),
+      states_(states),
+      policy_(policy),
+      time_(time),
+      waiting_(policy) {
   NANOVLLM_CHECK(limits.max_num_batched_tokens > 0 && limits.max_num_seqs > 0);
   running_.reserve(limits.max_num_seqs);
 }
@@ -43,7 +48,11 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
          std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
-    if (!blocks_.allocate(sequence)) break;
+    if (!states_.allocate(sequence)) break;
+    if (!blocks_.allocate(sequence)) {
+      states_.deallocate(sequence);
+      break;
+    }
     sequence.queue_node = waiting_.extract(waiting_.begin());
     running_.insert(running_place(sequence), &sequence);
     sequence.status = SequenceStatus::kRunning;
@@ -63,6 +72,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
 void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
   for (const auto& [sequence, num_new_tokens] : scheduled) {
     sequence->num_computed_tokens += num_new_tokens;
+    states_.advance(*sequence);
     if (sequence->num_computed_tokens >= sequence->num_tokens()) ++sequence->num_pending_tokens;
   }
 }
@@ -95,6 +105,7 @@ void Scheduler::add(std::span<Sequence* const> sequences) {
 void Scheduler::preempt(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.status == SequenceStatus::kRunning);
   blocks_.deallocate(sequence);
+  states_.deallocate(sequence);
   sequence.drop_prompt();
   sequence.draft_ids.clear();
   ++sequence.num_preemptions;
@@ -112,6 +123,7 @@ std::vector<Sequence*>::iterator Scheduler::running_place(Sequence& sequence) {
 void Scheduler::finish(Sequence& sequence) {
   if (sequence.status == SequenceStatus::kRunning) {
     blocks_.deallocate(sequence);
+    states_.deallocate(sequence);
     running_.erase(running_place(sequence));
     sequence.queue_node = {};
   } else if (sequence.status == SequenceStatus::kWaiting) {

@@ -7,6 +7,7 @@
 
 #include "engine/block_manager.h"
 #include "engine/sequence.h"
+#include "engine/state_pool.h"
 #include "engine/step_time.h"
 #include "nanovllm/engine_info.h"
 
@@ -26,12 +27,13 @@ bool by_priority(const Sequence* a, const Sequence* b);
 // running ones first, then waiting ones, long prompts in chunks, which are short beside those that
 // decode (StepBudget). When blocks run out, the last of the running ones is preempted: it gives its
 // blocks back and is computed again later. Every sequence that fits into the whole cache finishes,
-// because the first running one can take the blocks of all others. Sequences belong to the caller
+// because the first running one can take the blocks of all others. One that needs a state waits for
+// it before it runs. Sequences belong to the caller
 // and must not move in memory until finish(). Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
-            const StepTime& time = {});
+            const StepTime& time = {}, StatePoolSize states = {});
 
   void add(Sequence& sequence) {
     Sequence* const one = &sequence;
@@ -56,6 +58,8 @@ class Scheduler {
   void set_cost(const StepCost& cost) { time_.cost = cost; }
   const StepTime& time() const { return time_; }
 
+  const StatePool& states() const { return states_; }
+
   // By the last schedule().
   std::span<Sequence* const> preempted() const { return preempted_; }
   // Both in the policy's order.
@@ -69,6 +73,7 @@ class Scheduler {
 
   const EngineLimits limits_;
   BlockManager& blocks_;
+  StatePool states_;
   const SchedulingPolicy policy_;
   StepTime time_;
   SequenceQueue waiting_;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runner/step.h"
+
 namespace nanovllm {
 
 enum class SequenceStatus {
@@ -81,6 +83,8 @@ struct Sequence {
   int num_cached_tokens = 0;
   int num_preemptions = 0;
   std::vector<int32_t> block_table;
+  // Of a model with recurrent layers, while it runs (StatePool).
+  StateSlots states;
 
   // What it may share. Tokens after the first num_cacheable_tokens are neither looked up in the
   // prefix cache nor registered there. Only sequences with the same salt share: the number of the

@@ -30,6 +30,7 @@ constexpr std::pair<const char*, double> kKeysThatCount[] = {
     {"expert_count", 0},
 };
 constexpr std::string_view kRotaryDim = "rope.dimension_count";
+constexpr std::string_view kRotarySections = "rope.dimension_sections";
 
 // A table of divisors, [rotated() / 2].
 std::vector<double> read_divisors(const GgufFields& fields, const ModelConfig& config,
@@ -72,6 +73,8 @@ std::string GgufFields::asked_for(std::string_view name) const {
   return key(name);
 }
 
+bool GgufFields::has(std::string_view name) const { return file_.has(asked_for(name)); }
+
 std::optional<int> GgufFields::size(std::string_view name, int64_t max, int64_t min) const {
   const auto value = file_.integer(asked_for(name), min, max);
   return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
@@ -113,7 +116,8 @@ void GgufFields::refuse_unread() const {
     throw_error(ErrorCode::kUnsupported, "{}: {} is {}, which is not supported", file_.path(),
                 key(name), *value);
   }
-  if (const std::string sections = key("rope.dimension_sections"); file_.has(sections)) {
+  if (const std::string sections = key(kRotarySections);
+      !read_.contains(kRotarySections) && file_.has(sections)) {
     throw_error(ErrorCode::kUnsupported,
                 "{}: has {}, a rotation for images, which is not supported", file_.path(),
                 sections);

@@ -28,6 +28,7 @@ class GgufFields {
   const std::string& architecture() const { return architecture_; }  // may be empty
   std::string key(std::string_view name) const;
 
+  bool has(std::string_view name) const;
   std::optional<int> size(std::string_view name, int64_t max, int64_t min = 1) const;
   // Throws Error(kCorruptData) if it is missing.
   int required_size(std::string_view name, int64_t max = kMaxSize) const;

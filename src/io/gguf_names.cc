@@ -45,6 +45,13 @@ constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"mlp.gate_up_proj", "ffn_up"},
     {"post_mlp_layernorm", "post_ffw_norm"},
     {"post_self_attn_layernorm", "post_attention_norm"},
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.conv1d", "ssm_conv1d"},
+    {"linear_attn.norm", "ssm_norm"},
+    {"linear_attn.out_proj", "ssm_out"},
 };
 // Of layers with norms behind their blocks, too.
 constexpr std::pair<const char*, const char*> kPostNormNames[] = {
@@ -79,6 +86,8 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
   }
   if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
   if (rest == "mlp.gate.e_score_correction_bias") return prefix + "exp_probs_b.bias";
+  if (rest == "linear_attn.A_log") return prefix + "ssm_a";
+  if (rest == "linear_attn.dt_bias") return prefix + "ssm_dt.bias";
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
   std::string part(rest.substr(0, end));

@@ -55,6 +55,21 @@ struct ExpertsConfig {
   std::vector<bool> layers;
 };
 
+// Of a model with recurrent layers (GatedDelta).
+struct RecurrentConfig {
+  // Which layers are recurrent; empty = none.
+  std::vector<bool> layers = {};
+  int num_key_heads = 0;
+  int num_value_heads = 0;
+  int key_dim = 0;
+  int value_dim = 0;
+  int conv_width = 0;
+  // The checkpoint has value head h beside key head h % num_key_heads, and the factors of decay
+  // themselves, not the logarithms of what they are below 0: GGUF.
+  bool key_heads_take_turns = false;
+  bool has_decay = false;
+};
+
 // Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
 inline constexpr int64_t kMaxSize = 1 << 28;
 inline constexpr int64_t kMaxLayers = 10'000;
@@ -94,6 +109,7 @@ struct ModelConfig {
   // A norm of each head, in families that may have it or not.
   bool qk_norm = false;
   ExpertsConfig experts;
+  RecurrentConfig recurrent;
   // Layers after the others that predict further tokens; they are not loaded.
   int num_prediction_layers = 0;
   // Queries are divided by its square root; 0 = head_dim.

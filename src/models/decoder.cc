@@ -1,7 +1,6 @@
 #include "models/decoder.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,10 +17,9 @@ class Decoder final : public Model {
   Decoder(const ModelContext& context, const DecoderOptions& options);
 
   std::vector<KvCacheGroup> kv_cache_groups(int block_size) const override {
-    std::vector<int> layers(config_.num_hidden_layers);
-    std::iota(layers.begin(), layers.end(), 0);
-    return {{{sizes_.num_kv_heads, config_.head_dim, block_size, dtype_}, std::move(layers)}};
+    return {{{sizes_.num_kv_heads, config_.head_dim, block_size, dtype_}, attention_layers_}};
   }
+  std::vector<StateGroup> state_groups() const override { return state_groups_; }
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
@@ -33,12 +31,14 @@ class Decoder final : public Model {
   StackWork work() const override { return work_; }
   std::vector<std::string> describe_layers() const override { return layer_lines_; }
   std::vector<PathChoice> plan() const override;
-  void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
+  void forward(const ForwardBatch& batch, const LayerCaches& caches) override;
   Tensor logits(int begin, int end) override;
 
  private:
   LayerSpec layer(const ModelContext& context, const DecoderOptions& options, WeightLoader& loader,
                   int i) const;
+  // Which of them have keys and values, and which states.
+  void group_layers(const StackSpec& spec);
   void add_rotary_tables(const ModelContext& context, const DecoderOptions& options,
                          StackSpec& spec) const;
   void allocate(const ModelContext& context);
@@ -50,6 +50,8 @@ class Decoder final : public Model {
   const DType dtype_;
   const ShardSizes sizes_;
   std::vector<std::string> layer_lines_;  // for people
+  std::vector<int> attention_layers_;
+  std::vector<StateGroup> state_groups_;
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
@@ -92,6 +94,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   }
   backend_.check(spec);
   add_rotary_tables(context, options, spec);
+  group_layers(spec);
   layer_lines_ = summarise_layers(spec, config_);
   work_ = work_of(spec, dtype_);
   storage_ = loader.finish([&] {
@@ -121,9 +124,14 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
   LayerSpec layer;
   layer.residual_scale = config_.residual_scale;
   layer.before_core = norm(options.norms.before_attention);
-  load_attention(layer, context, loader, name + ".self_attn", options,
-                 has_window ? config_.sliding_window : 0,
-                 turns ? (has_own_base ? 1 : 0) : unturned);
+  const bool is_recurrent = !config_.recurrent.layers.empty() && config_.recurrent.layers[i];
+  if (is_recurrent) {
+    load_gated_delta(layer, context, loader, name + ".linear_attn");
+  } else {
+    load_attention(layer, context, loader, name + ".self_attn", options,
+                   has_window ? config_.sliding_window : 0,
+                   turns ? (has_own_base ? 1 : 0) : unturned);
+  }
   layer.after_core = norm(options.norms.after_attention);
   layer.before_ffn = norm(options.norms.before_mlp);
   layer.after_ffn = norm(options.norms.after_mlp);
@@ -135,6 +143,28 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
                          options.mlp_bias, options.fused_gate_up);
   }
   return layer;
+}
+
+void Decoder::group_layers(const StackSpec& spec) {
+  for (int i = 0; i < std::ssize(spec.layers); ++i) {
+    const auto* core = std::get_if<GatedDelta>(&spec.layers[i].core);
+    if (core == nullptr) {
+      attention_layers_.push_back(i);
+      continue;
+    }
+    const StateSpec state = {.num_key_heads = core->num_key_heads,
+                             .num_value_heads = core->num_value_heads,
+                             .key_dim = core->key_dim,
+                             .value_dim = core->value_dim,
+                             .conv_width = core->conv_width,
+                             .dtype = dtype_};
+    const auto group = std::ranges::find(state_groups_, state, &StateGroup::spec);
+    if (group != state_groups_.end()) {
+      group->layers.push_back(i);
+    } else {
+      state_groups_.push_back({state, {i}});
+    }
+  }
 }
 
 std::vector<PathChoice> Decoder::plan() const {
@@ -194,11 +224,11 @@ void Decoder::allocate(const ModelContext& context) {
   if (sizes_.vocab_is_sharded) add(logits_shard_, context.max_num_logits, sizes_.vocab_size);
 }
 
-void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) {
+void Decoder::forward(const ForwardBatch& batch, const LayerCaches& caches) {
   const Tensor residual = residual_.first_rows(batch.num_tokens);
   backend_.embedding(residual, batch.token_ids, embedding_, first_id_);
   if (sizes_.vocab_is_sharded) backend_.all_reduce(residual);
-  last_hidden_ = program_->run(batch, kv_caches, residual);
+  last_hidden_ = program_->run(batch, caches, residual);
 }
 
 Tensor Decoder::logits(int begin, int end) {

@@ -47,6 +47,8 @@ struct DecoderOptions {
   // Of attention's output projection.
   bool output_bias = false;
   bool mlp_bias = false;
+  // q_proj has the rows of a gate behind those of each head (see Attention::has_gate).
+  bool attention_gate = false;
   // Attention has sinks (see Attention::sinks).
   bool sinks = false;
   // The checkpoint has one qkv_proj.

@@ -256,7 +256,8 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
   EXPECT_EQ(error_with([](File&) {}, "gemma9"),
             "general.architecture gemma9 is not supported; supported are gemma2, gemma3, glm4, "
             "glm4moe, gpt-oss, granite, llama, mistral3, olmo2, olmoe, phi3, qwen2, qwen2moe, "
-            "qwen3, qwen3moe, smollm3");
+            "qwen3, qwen35, qwen3moe, smollm3");
+  EXPECT_EQ(error_with([](File&) {}, "qwen35"), "qwen35.ssm.group_count is missing");
   EXPECT_EQ(error_with([](File&) {}, "qwen3next"),
             "general.architecture qwen3next is not supported yet: it comes in a later version");
   EXPECT_EQ(error_with([](File&) {}, "clip"),

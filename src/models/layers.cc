@@ -9,23 +9,6 @@
 namespace nanovllm {
 namespace {
 
-void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks) {
-  if (count % num_ranks == 0) return;
-  throw_error(ErrorCode::kUnsupported,
-              "{}: the {} {} can't be shared by tensor_parallel_size {}; choose one that divides "
-              "them",
-              config.model_dir, count, what, num_ranks);
-}
-
-// Columns split: every rank multiplies its part of the input, and the products are summed.
-MatrixSlice split_columns(const std::string& name, int64_t rows, int64_t cols,
-                          const ShardSizes& sizes) {
-  MatrixSlice slice = MatrixSlice::whole(name, rows, cols);
-  slice.col_begin = cols * sizes.rank / sizes.world_size;
-  slice.col_end = cols * (sizes.rank + 1) / sizes.world_size;
-  return slice;
-}
-
 // Rows split: every rank computes a part of the output.
 MatrixSlice split_rows(const std::string& name, int64_t rows, int64_t cols,
                        const ShardSizes& sizes) {
@@ -45,6 +28,25 @@ void stack(const std::string& name, std::initializer_list<MatrixSlice*> slices) 
     rows += slice->rows;
   }
   for (MatrixSlice* slice : slices) slice->rows = rows;
+}
+
+// q, k, v and the gate, where the file has as many rows of the gate behind those of each head of q.
+std::vector<MatrixSlice> with_gate(const MatrixSlice& q, const MatrixSlice& k, const MatrixSlice& v,
+                                   int num_heads, int64_t head_dim) {
+  std::vector<MatrixSlice> heads, gates;
+  for (int h = 0; h < num_heads; ++h) {
+    MatrixSlice head = q;
+    head.rows = 2 * q.rows;
+    head.row_begin = 2 * (q.row_begin + h * head_dim);
+    head.row_end = head.row_begin + head_dim;
+    heads.push_back(head);
+    head.row_begin += head_dim;
+    head.row_end += head_dim;
+    gates.push_back(head);
+  }
+  heads.insert(heads.end(), {k, v});
+  heads.insert(heads.end(), gates.begin(), gates.end());
+  return heads;
 }
 
 Activation parse_activation(const ModelConfig& config) {
@@ -144,6 +146,22 @@ void load_routed(Experts& experts, const ModelContext& context, WeightLoader& lo
 
 }  // namespace
 
+void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks) {
+  if (count % num_ranks == 0) return;
+  throw_error(ErrorCode::kUnsupported,
+              "{}: the {} {} can't be shared by tensor_parallel_size {}; choose one that divides "
+              "them",
+              config.model_dir, count, what, num_ranks);
+}
+
+MatrixSlice split_columns(const std::string& name, int64_t rows, int64_t cols,
+                          const ShardSizes& sizes) {
+  MatrixSlice slice = MatrixSlice::whole(name, rows, cols);
+  slice.col_begin = cols * sizes.rank / sizes.world_size;
+  slice.col_end = cols * (sizes.rank + 1) / sizes.world_size;
+  return slice;
+}
+
 ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
     : rank(backend.rank()), world_size(backend.world_size()) {
   const int heads = config.num_attention_heads;
@@ -194,7 +212,9 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
   v.row_begin = k.row_begin;
   v.row_end = k.row_end;
   if (options.fused_qkv) stack(name + ".qkv_proj", {&q, &k, &v});
-  layer.in = loader.matrix({q, k, v}, options.qkv_bias);
+  std::vector<MatrixSlice> in = {q, k, v};
+  if (options.attention_gate) in = with_gate(q, k, v, sizes.num_heads, head_dim);
+  layer.in = loader.matrix(in, options.qkv_bias);
   layer.out = loader.matrix({split_columns(name + ".o_proj", config.hidden_size, width, sizes)},
                             options.output_bias);
 
@@ -205,7 +225,9 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
                          .k_norm = {},
                          .rotary_table = rotary_table,
                          .window = window,
-                         .soft_cap = config.attention_soft_cap};
+                         .soft_cap = config.attention_soft_cap,
+                         .sinks = {},
+                         .has_gate = options.attention_gate};
   if (options.sinks) {
     const auto all = loader.values(name + ".sinks", config.num_attention_heads);
     const auto first = all.begin() + int64_t{sizes.num_heads} * sizes.rank;

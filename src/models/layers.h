@@ -29,6 +29,13 @@ struct ShardSizes {
   int vocab_size = 0;
 };
 
+// Throws Error(kUnsupported) unless so many ranks can share so many of `what`.
+void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks);
+
+// Columns split: every rank multiplies its part of the input, and the products are summed.
+MatrixSlice split_columns(const std::string& name, int64_t rows, int64_t cols,
+                          const ShardSizes& sizes);
+
 // This rank's rows of the embedding or the head.
 MatrixSlice vocabulary_slice(const std::string& name, const ModelConfig& config,
                              const ShardSizes& sizes);
@@ -42,6 +49,11 @@ Norm load_norm(const ModelContext& context, WeightLoader& loader, const std::str
 void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
                     const std::string& name, const DecoderOptions& options, int window,
                     int rotary_table);
+
+// NAME.in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, conv1d, A_log, dt_bias, norm and out_proj:
+// fills in the same of a recurrent layer.
+void load_gated_delta(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
+                      const std::string& name);
 
 // NAME.gate_proj and up_proj, or one gate_up_proj, and down_proj:
 // down(activation(gate(x)) * up(x)).

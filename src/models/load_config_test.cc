@@ -583,5 +583,64 @@ TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
   EXPECT_GT(refused, 1'000);
 }
 
+// Of a hybrid, with these members more.
+std::string hybrid_config(const std::string& members) {
+  return R"({"architectures": ["Qwen3_5ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 5)" +
+         (members.empty() ? "" : ", " + members) + "}";
+}
+
+TEST(ModelConfig, HybridsSayWhichLayersAreRecurrentAndWhatTheyKeep) {
+  const ModelConfig usual = load_json(hybrid_config(""));
+  EXPECT_EQ(usual.recurrent.layers, (std::vector<bool>{true, true, true, false, true}));
+  EXPECT_EQ(usual.recurrent.num_key_heads, 16);
+  EXPECT_EQ(usual.recurrent.num_value_heads, 32);
+  EXPECT_EQ(usual.recurrent.key_dim, 128);
+  EXPECT_EQ(usual.recurrent.value_dim, 128);
+  EXPECT_EQ(usual.recurrent.conv_width, 4);
+  EXPECT_EQ(usual.head_dim, 256);
+  EXPECT_EQ(usual.rotary_dim, 64);
+  EXPECT_EQ(usual.rope_theta, 1e4);
+  const ModelConfig config = load_json(hybrid_config(
+      R"("full_attention_interval": 2, "linear_num_value_heads": 48, "mtp_num_hidden_layers": 1,
+         "mamba_ssm_dtype": "float32", "output_gate_type": "swish", "attn_output_gate": true,
+         "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.5, "rope_type": "default",
+                             "mrope_section": [11, 11, 10], "mrope_interleaved": true})"));
+  EXPECT_EQ(config.recurrent.layers, (std::vector<bool>{true, false, true, false, true}));
+  EXPECT_EQ(config.recurrent.num_value_heads, 48);
+  EXPECT_EQ(config.num_prediction_layers, 1);
+  EXPECT_EQ(config.rotary_dim, 128);
+  EXPECT_EQ(config.rope_theta, 1e7);
+  EXPECT_TRUE(config.unknown_keys.empty());
+  EXPECT_EQ(load_json(hybrid_config(R"("layer_types": ["full_attention", "linear_attention",
+      "full_attention", "full_attention", "full_attention"])"))
+                .recurrent.layers,
+            (std::vector<bool>{false, true, false, false, false}));
+}
+
+TEST(ModelConfig, HybridsThatFitNoRuleAreRefusedInASentence) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("layer_types": ["linear_attention"])",
+       "expected \"linear_attention\" or \"full_attention\" for every "
+       "layer"},
+      {R"("layer_types": ["linear_attention", "linear_attention", "mamba", "full_attention",
+                          "full_attention"])",
+       "expected \"linear_attention\" or \"full_attention\" for every "
+       "layer"},
+      {R"("linear_num_key_heads": 3)",
+       "recurrent layers have 32 value heads, expected a multiple of their 3 key heads"},
+      {R"("linear_key_head_dim": 20)",
+       "heads of recurrent layers have 20 and 128 elements, only multiples of 8 are supported"},
+      {R"("attn_output_gate": false)", "attn_output_gate is false, which is not supported"},
+      {R"("mtp_use_dedicated_embeddings": true)",
+       "mtp_use_dedicated_embeddings is true, which is not supported"},
+      {R"("full_attention_interval": 6)", "no layer is of attention, which is not supported"},
+      {R"("hidden_act": "gelu")", "hidden_act is not silu, which is not supported"},
+  };
+  for (const auto& [member, sentence] : cases) {
+    const std::string message = message_for(hybrid_config(member));
+    EXPECT_TRUE(message.ends_with(sentence)) << message;
+  }
+}
+
 }  // namespace
 }  // namespace nanovllm

@@ -43,8 +43,11 @@ struct ModelContext {
 class Model {
  public:
   virtual ~Model() = default;
-  // This rank's layers, grouped by the geometry of their KV; each layer is in exactly one group.
+  // This rank's layers, grouped by the geometry of their KV; each layer that has some is in exactly
+  // one group.
   virtual std::vector<KvCacheGroup> kv_cache_groups(int block_size) const = 0;
+  // Likewise of recurrent layers, by the geometry of their states.
+  virtual std::vector<StateGroup> state_groups() const = 0;
   // Of the whole model.
   virtual int64_t num_parameters() const = 0;
   // Those that are used for one token: of a mixture of experts, only the chosen experts'.
@@ -55,9 +58,9 @@ class Model {
   virtual std::vector<LayoutUse> weight_layouts() const = 0;
   // Of this rank's layers, without embedding and head.
   virtual StackWork work() const = 0;
-  // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
-  // next call; num_logits may be anything from 0 to num_tokens.
-  virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+  // Computes a step, stores its KV and states, and keeps the last hidden states of
+  // batch.logits_rows until the next call; num_logits may be anything from 0 to num_tokens.
+  virtual void forward(const ForwardBatch& batch, const LayerCaches& caches) = 0;
   // What the layers are, for people: one line for each kind.
   virtual std::vector<std::string> describe_layers() const = 0;
   // How the layers are computed.

@@ -13,12 +13,26 @@
 namespace nanovllm {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kGemma2,   &kGemma3,  &kGemma3WithTowers,
-                                       &kGlm4,     &kGlm4Moe, &kGptOss,
-                                       &kGranite,  &kLlama,   &kMistral,
-                                       &kMixtral,  &kOlmo2,   &kOlmo3,
-                                       &kOlmoe,    &kPhi3,    &kQwen2,
-                                       &kQwen2Moe, &kQwen3,   &kQwen3Moe,
+constexpr const Family* kFamilies[] = {&kGemma2,
+                                       &kGemma3,
+                                       &kGemma3WithTowers,
+                                       &kGlm4,
+                                       &kGlm4Moe,
+                                       &kGptOss,
+                                       &kGranite,
+                                       &kLlama,
+                                       &kMistral,
+                                       &kMixtral,
+                                       &kOlmo2,
+                                       &kOlmo3,
+                                       &kOlmoe,
+                                       &kPhi3,
+                                       &kQwen2,
+                                       &kQwen2Moe,
+                                       &kQwen3,
+                                       &kQwen3Moe,
+                                       &kQwen3_5,
+                                       &kQwen3_5WithTowers,
                                        &kSmolLm3};
 
 // make_model refuses it; until then its files are read like a Llama's.
@@ -28,8 +42,8 @@ constexpr Family kUnknown = {.model = {"", "", "", "", ""},
 
 // Models, hybrids above all, that are not there yet: so begin their architectures in config.json,
 // and so GGUF calls them.
-constexpr std::string_view kLater[] = {"Gemma4", "Qwen3Next", "Qwen3_5"};
-constexpr std::string_view kLaterInGguf[] = {"gemma4", "qwen35", "qwen35moe", "qwen3next"};
+constexpr std::string_view kLater[] = {"Gemma4", "Qwen3Next", "Qwen3_5Moe"};
+constexpr std::string_view kLaterInGguf[] = {"gemma4", "qwen35moe", "qwen3next"};
 
 // The architectures of GGUF files that are opened as a family.
 std::vector<std::string_view> gguf_names(const Family& family) {

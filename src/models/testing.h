@@ -87,7 +87,7 @@ class ModelRig {
  public:
   static constexpr int kMaxTokens = 512;     // of a step
   static constexpr int kMaxSequences = 144;  // ever
-  static constexpr int kMaxLength = 320;     // of a sequence
+  static constexpr int kMaxLength = 336;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
            int block_size, const RigOptions& options = {})
@@ -117,6 +117,12 @@ class ModelRig {
     kv_memory_ = backend_->allocate(kv_block_bytes(*backend_, groups) * blocks.size());
     caches_ =
         split_kv_memory(*backend_, groups, kv_memory_->data(), static_cast<int>(blocks.size()));
+    const auto states = model_->state_groups();
+    state_memory_ = backend_->allocate(state_bytes(*backend_, states) * kMaxSequences);
+    state_caches_ = split_state_memory(*backend_, states, state_memory_->data(), kMaxSequences);
+    for (int s = 0; s < kMaxSequences; ++s) {
+      sequences_[s].states = {.slot = 2 * s, .next = 2 * s + 1, .log = s};
+    }
     const size_t size = StepBatch::staging_size(kMaxTokens, kMaxSequences, kMaxLength, block_size);
     host_staging_ = backend_->allocate_staging(size * sizeof(int32_t));
     staging_ = backend_->allocate(size * sizeof(int32_t));
@@ -184,16 +190,24 @@ class ModelRig {
 
   struct SequenceState {
     std::vector<int32_t> ids, block_table;
+    StateSlots states;
   };
 
   SequenceInput extended(const Chunk& chunk) {
     SequenceState& sequence = sequences_[chunk.sequence];
     const auto num_computed = static_cast<int>(sequence.ids.size());
     sequence.ids.insert(sequence.ids.end(), chunk.ids.begin(), chunk.ids.end());
+    const StateSlots states = sequence.states;
+    // Where the new tokens open a chunk, the state of the one before goes to the other slot.
+    const int len = (static_cast<int>(sequence.ids.size()) - 1) / kStateChunk * kStateChunk;
+    if (len != std::exchange(sequence.states.len, len)) {
+      std::swap(sequence.states.slot, sequence.states.next);
+    }
     return {.token_ids = sequence.ids,
             .num_computed_tokens = num_computed,
             .num_new_tokens = static_cast<int>(chunk.ids.size()),
-            .block_table = sequence.block_table};
+            .block_table = sequence.block_table,
+            .states = states};
   }
 
   // The logits, in the order of StepBatch::sampling_rows().
@@ -204,11 +218,12 @@ class ModelRig {
     const ForwardBatch batch = batch_->forward_batch(on_device);
     backend_->stage_batch(on_device, staging.data(), std::ssize(staging), batch.num_tokens,
                           nullptr);
-    if (uses_graphs_) graph_ = backend_->capture([&] { model_->forward(batch, caches_); });
+    if (uses_graphs_)
+      graph_ = backend_->capture([&] { model_->forward(batch, {caches_, state_caches_}); });
     if (graph_ != nullptr) {
       backend_->launch(*graph_);
     } else {
-      model_->forward(batch, caches_);
+      model_->forward(batch, {caches_, state_caches_});
     }
     Rows rows;
     std::vector<float> values;
@@ -228,8 +243,9 @@ class ModelRig {
   WeightStore weights_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Buffer> kv_memory_, host_staging_, staging_;
+  std::unique_ptr<Buffer> kv_memory_, state_memory_, host_staging_, staging_;
   std::vector<KvCache> caches_;
+  std::vector<StateCache> state_caches_;
   std::optional<StepBatch> batch_;
   std::vector<SequenceState> sequences_;  // [kMaxSequences]
   bool uses_graphs_ = false;

@@ -39,6 +39,7 @@ std::vector<float> read_column(const HostMatrix& column, int64_t begin, int64_t 
 
 // Whether it is of layers after the model's own that predict further tokens.
 bool is_of_prediction(const std::string& name, const ModelConfig& config) {
+  if (config.num_prediction_layers > 0 && name.starts_with("mtp.")) return true;
   for (int i = 0; i < config.num_prediction_layers; ++i) {
     const int layer = config.num_hidden_layers + i;
     if (name.starts_with(fmt::format("model.layers.{}.", layer)) ||
@@ -141,11 +142,17 @@ std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMat
   return values;
 }
 
-std::vector<float> WeightLoader::values(const std::string& name, int64_t size) {
-  const HostMatrix column = whole(context_.weights.get(name, {size}));
-  num_parameters_ += size;
-  weight_bytes_ += size * static_cast<int64_t>(sizeof(float));
-  return read_column(column, 0, size);
+std::vector<float> WeightLoader::values(const std::string& name,
+                                        const std::vector<int64_t>& shape) {
+  const HostMatrix matrix = whole(context_.weights.get(name, shape));
+  std::vector<float> values(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    read_elements(matrix, r, 0, matrix.cols, DType::kFloat32,
+                  &values[static_cast<size_t>(r * matrix.cols)]);
+  }
+  num_parameters_ += std::ssize(values);
+  weight_bytes_ += std::ssize(values) * static_cast<int64_t>(sizeof(float));
+  return values;
 }
 
 void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {

@@ -56,8 +56,11 @@ class WeightLoader {
   Matrix exact_matrix(const MatrixSlice& slice, bool bias);
   // Of a matrix that another rank holds, only whether it is there.
   void look_for(const std::vector<MatrixSlice>& slices, bool bias);
-  // The tensor NAME [size], in float32.
-  std::vector<float> values(const std::string& name, int64_t size);
+  // The tensor NAME, in float32.
+  std::vector<float> values(const std::string& name, const std::vector<int64_t>& shape);
+  std::vector<float> values(const std::string& name, int64_t size) {
+    return values(name, std::vector<int64_t>{size});
+  }
 
   // What the following return is filled in by finish().
   //

@@ -147,6 +147,44 @@ struct KvCache {
   int64_t num_blocks = 0;
 };
 
+// Geometry of what one recurrent layer keeps of a sequence. The layout of slots and logs is the
+// backend's own.
+struct StateSpec {
+  // Of this rank.
+  int num_key_heads = 0;
+  int num_value_heads = 0;
+  int key_dim = 0;
+  int value_dim = 0;
+  // Taps of the convolution.
+  int conv_width = 0;
+  // Of activations.
+  DType dtype = DType::kBFloat16;
+
+  int64_t num_channels() const {
+    return int64_t{2} * num_key_heads * key_dim + int64_t{num_value_heads} * value_dim;
+  }
+  bool operator==(const StateSpec&) const = default;
+};
+
+// Layers whose states have the same geometry.
+struct StateGroup {
+  StateSpec spec;
+  std::vector<int> layers;
+};
+
+// Of one layer.
+struct StateBytes {
+  int64_t slot = 0;
+  int64_t log = 0;
+};
+
+// One recurrent layer's memory, of so many slots and logs as the numbers in ForwardBatch need.
+struct StateCache {
+  StateSpec spec;
+  void* slots = nullptr;
+  void* logs = nullptr;
+};
+
 struct AttentionParams {
   // Query heads of this rank; a multiple of num_kv_heads.
   int num_heads = 0;
@@ -159,6 +197,22 @@ struct AttentionParams {
   // [num_heads] or null: a further score per head, which takes part in the softmax but has no value
   // to add.
   const float* sinks = nullptr;
+  // A row has a gate behind v, num_heads * head_dim wide: out is multiplied by its sigmoid.
+  bool has_gate = false;
+};
+
+// See GatedDelta for the meaning; all of it in device memory.
+struct GatedDeltaParams {
+  // [conv_width, channels]
+  const float* conv_weight = nullptr;
+  // [num_value_heads]
+  const float* decay = nullptr;
+  const float* dt_bias = nullptr;
+  // [value_dim]
+  const float* out_norm = nullptr;
+  float eps = 0;
+  float beta_scale = 1;
+  bool key_heads_take_turns = false;
 };
 
 struct RopeParams {
@@ -220,6 +274,13 @@ struct DeviceSpeed {
   double bytes = 0;
 };
 
+// What layers keep of the tokens before, by layer: each has an entry in the list of its kind. A
+// list may end behind the last layer of its kind.
+struct LayerCaches {
+  std::span<const KvCache> kv;
+  std::span<const StateCache> states = {};
+};
+
 // How a program is to be made.
 struct CompileLimits {
   // Of weights and activations.
@@ -254,8 +315,7 @@ class StackProgram {
   // a final norm (which has no logits), the residual of all tokens. The result is valid until the
   // next call. A second run of the same shape does not allocate, copy from or to the host, or wait:
   // it may be recorded in a graph.
-  virtual Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches,
-                     Tensor residual) = 0;
+  virtual Tensor run(const ForwardBatch& batch, const LayerCaches& caches, Tensor residual) = 0;
   virtual std::vector<PathChoice> plan() const = 0;
   // Of all matrices.
   virtual int64_t weight_bytes() const = 0;
@@ -327,6 +387,8 @@ class Backend {
 
   // Bytes for the keys and the values of one block of one layer, together.
   virtual size_t kv_block_bytes(const KvCacheSpec& spec) const = 0;
+  // Of a recurrent layer that check() takes.
+  virtual StateBytes state_bytes(const StateSpec& spec) const;
 
   // out[T,H] (float32) = table[ids[t] - first_id] * table.scale, both the row and the product
   // rounded to act (table.rows.dtype). A rank's part of a vocabulary begins at first_id; ids
@@ -350,13 +412,13 @@ class Backend {
   // RMSNorm of q over all its heads together, and of k, in place in qkv[T, (Hq + 2 Hkv) * D] (act).
   // The heads of all ranks count: collective. means[T, 2] (float32) is scratch.
   virtual void norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) = 0;
-  // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head if rope has weights for it, rotates
-  // them by their positions, writes q back, and k and v into the cache at slot_mapping.
+  // qkv[T, (Hq + 2 Hkv) * D, or more] (act): normalises q and k per head if rope has weights for
+  // it, rotates them by their positions, writes q back, and k and v into the cache at slot_mapping.
   virtual void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                   const KvCache& cache, const ForwardBatch& batch) = 0;
-  // out[T, Hq * D] (act) = softmax(scale q K^T, causal) V over the sequence's blocks; q is as
-  // qk_norm_rope_store left it. A token at position p sees positions 0..p (or those of the window).
-  // Grouped queries: head h reads KV head h / (Hq / Hkv).
+  // out[T, Hq * D] (act) = softmax(scale q K^T, causal) V (times the gate's sigmoid) over the
+  // sequence's blocks; q is as qk_norm_rope_store left it. A token at position p sees positions
+  // 0..p (or those of the window). Grouped queries: head h reads KV head h / (Hq / Hkv).
   virtual void paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                const AttentionParams& params, const ForwardBatch& batch) = 0;
   // qk_norm_rope_store, then paged_attention. A backend may do both in one pass; qkv must not be
@@ -367,6 +429,12 @@ class Backend {
     qk_norm_rope_store(qkv, params.num_heads, rope, cache, batch);
     paged_attention(out, qkv, cache, params, batch);
   }
+  // out[T, Hv * Dv] (act) = GatedDelta of in[T, q, k, v, z, b, a] (act), whose rows before these
+  // are in the cache; updates it. k and q are rounded to act once they are normed. The sums of a
+  // row are taken in one order: over the state's elements with k's and q's ascending, then over the
+  // chunk's rows ascending.
+  virtual void gated_delta(Tensor out, Tensor in, const GatedDeltaParams& params,
+                           const StateCache& cache, const ForwardBatch& batch);
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;

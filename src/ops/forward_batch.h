@@ -5,6 +5,15 @@
 
 namespace nanovllm {
 
+// Rows of a chunk of recurrent layers, which are counted from position 0 of a sequence. What they
+// keep of a sequence is a state at the start of its present chunk, in a slot, and a log of what the
+// chunk's rows add to it. A step whose row opens a chunk first folds the log of the chunk before
+// into the state, which goes to another slot: a slot never changes, a shorter log is an earlier
+// time.
+inline constexpr int kStateChunk = 64;
+// Drafts behind a sequence's known tokens, at most, in models with recurrent layers.
+inline constexpr int kMaxDraftRows = 16;
+
 // Any mix of decodes and prefill chunks; sequences that decode (one new token) come first. Sizes in
 // the comments: T = num_tokens, S = num_seqs, R = num_logits. All pointers are device memory; in
 // steps that run as graphs their addresses depend on the sizes alone.
@@ -36,6 +45,14 @@ struct ForwardBatch {
   const int32_t* seq_lens = nullptr;
   // [S, block_table_stride]
   const int32_t* block_table = nullptr;
+  // [S] each, for recurrent layers. state_len: tokens that the state in state_slot has taken in, a
+  // multiple of kStateChunk; where it is 0, the state is 0 and the slot is not read. The sequence's
+  // first new row is at most kStateChunk behind. next_slot: where a step that opens a chunk leaves
+  // the state of the last one; -1 = the sequence is padding. log_slot: of the sequence's log.
+  const int32_t* state_slot = nullptr;
+  const int32_t* state_len = nullptr;
+  const int32_t* next_slot = nullptr;
+  const int32_t* log_slot = nullptr;
   // [R] which of the T rows have their logits wanted, in any order; if all sequences are decodes,
   // in the order of the sequences.
   const int32_t* logits_rows = nullptr;

@@ -76,6 +76,32 @@ void for_each_weight(const PackedLayer& layer, Visit visit) {
   if (layer.experts != nullptr) visit(*layer.experts);
 }
 
+void pack_core(Vectors& vectors, PackedLayer& layer, const Attention& core) {
+  layer.attention = {core.num_heads, core.scale, core.window, core.soft_cap};
+  layer.attention.has_gate = core.has_gate;
+  if (!core.sinks.empty()) vectors.add(&layer.attention.sinks, core.sinks);
+  layer.rope.norm_eps = layer.heads_norm.eps = core.q_norm.eps;
+  layer.heads_norm.q_width = core.num_heads * core.head_dim;
+  layer.heads_norm.k_width = core.num_kv_heads * core.head_dim;
+  const bool all = core.norms_all_heads;
+  const auto head_norm = [&](const float** out, const Norm& host_norm) {
+    if (!host_norm.is_absent()) vectors.add(out, host_norm.weight);
+  };
+  head_norm(all ? &layer.heads_norm.q_weight : &layer.rope.q_norm, core.q_norm);
+  head_norm(all ? &layer.heads_norm.k_weight : &layer.rope.k_norm, core.k_norm);
+}
+
+void pack_core(Vectors& vectors, PackedLayer& layer, const GatedDelta& core) {
+  GatedDeltaParams& params = layer.delta.emplace();
+  vectors.add(&params.conv_weight, core.conv_weight);
+  vectors.add(&params.decay, core.decay);
+  vectors.add(&params.dt_bias, core.dt_bias);
+  vectors.add(&params.out_norm, core.out_norm.weight);
+  params.eps = core.out_norm.eps;
+  params.beta_scale = core.beta_scale;
+  params.key_heads_take_turns = core.key_heads_take_turns;
+}
+
 }  // namespace
 
 std::string to_string(const PathChoice& choice) {
@@ -105,6 +131,16 @@ std::unique_ptr<ExpertWeights> Backend::make_experts(const Experts&, DType, int)
 }
 
 void Backend::experts(Tensor, Tensor, ExpertWeights&) { NANOVLLM_CHECK(!"a mixture of experts"); }
+
+StateBytes Backend::state_bytes(const StateSpec&) const {
+  NANOVLLM_CHECK(!"a recurrent layer");
+  return {};
+}
+
+void Backend::gated_delta(Tensor, Tensor, const GatedDeltaParams&, const StateCache&,
+                          const ForwardBatch&) {
+  NANOVLLM_CHECK(!"a recurrent layer");
+}
 
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype) {
   return read_sources({&matrix}, [&] {
@@ -146,7 +182,6 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
   for (size_t i = 0; i < tables.size(); ++i) vectors.add(&tables[i], spec.rotary_tables[i].cos_sin);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const LayerSpec& host = spec.layers[i];
-    const auto& core = std::get<Attention>(host.core);
     PackedLayer& layer = layers_[i];
     norm(layer.before_core, host.before_core);
     norm(layer.after_core, host.after_core);
@@ -163,30 +198,21 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
       jobs.push_back({size_of_experts(experts),
                       [&] { layer.experts = pack_experts(backend_, experts, limits); }});
     }
-    layer.attention = {core.num_heads, core.scale, core.window, core.soft_cap};
-    if (!core.sinks.empty()) vectors.add(&layer.attention.sinks, core.sinks);
+    std::visit([&](const auto& core) { pack_core(vectors, layer, core); }, host.core);
     layer.residual_scale = host.residual_scale;
-    layer.rope.norm_eps = layer.heads_norm.eps = core.q_norm.eps;
-    layer.heads_norm.q_width = core.num_heads * core.head_dim;
-    layer.heads_norm.k_width = core.num_kv_heads * core.head_dim;
-    const bool all = core.norms_all_heads;
-    const auto head_norm = [&](const float** out, const Norm& host_norm) {
-      if (!host_norm.is_absent()) vectors.add(out, host_norm.weight);
-    };
-    head_norm(all ? &layer.heads_norm.q_weight : &layer.rope.q_norm, core.q_norm);
-    head_norm(all ? &layer.heads_norm.k_weight : &layer.rope.k_norm, core.k_norm);
   }
   norm(final_norm_, spec.final_norm);
   run_in_parallel(std::move(jobs), limits.num_threads,
                   [&] { memory_.push_back(vectors.upload(backend_)); });
   for (size_t i = 0; i < layers_.size(); ++i) {
     PackedLayer& layer = layers_[i];
-    const auto& core = std::get<Attention>(spec.layers[i].core);
-    const RotaryTable& table = spec.rotary_tables[core.rotary_table];
-    layer.rope.rotary_dim = table.rotary_dim;
-    const int64_t positions = std::ssize(table.cos_sin) / std::max(1, table.rotary_dim);
-    layer.rope.cos_sin = Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
-                                {positions, table.rotary_dim});
+    if (const auto* core = std::get_if<Attention>(&spec.layers[i].core)) {
+      const RotaryTable& table = spec.rotary_tables[core->rotary_table];
+      layer.rope.rotary_dim = table.rotary_dim;
+      const int64_t positions = std::ssize(table.cos_sin) / std::max(1, table.rotary_dim);
+      layer.rope.cos_sin = Tensor(const_cast<float*>(tables[core->rotary_table]), DType::kFloat32,
+                                  {positions, table.rotary_dim});
+    }
     for_each_weight(layer, [&](const auto& weight) { weight_bytes_ += weight.bytes; });
   }
 }
@@ -242,9 +268,7 @@ void LayerProgram::fit(Activations& x, const PackedLayer& layer) {
   x.mlp.shape[1] = layer.down->in_features;
 }
 
-Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> caches,
-                         Tensor residual) {
-  NANOVLLM_CHECK(caches.size() == layers_.size());
+Tensor LayerProgram::run(const ForwardBatch& batch, const LayerCaches& caches, Tensor residual) {
   const bool is_last_stage = final_norm_.weight != nullptr;
   // Of nothing but decodes, as many rows as tokens are all rows, in order.
   const bool keeps_all = !is_last_stage || (batch.num_logits == batch.num_tokens &&
@@ -258,19 +282,34 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
     const PackedLayer& layer = layers_[i];
     fit(x, layer);
     const bool is_last = i + 1 == std::ssize(layers_);
-    if (layer.heads_norm.q_weight != nullptr) {
-      backend_.norm_all_heads(x.core_in, x.means, layer.heads_norm);
-    }
-    if (is_last && is_last_stage && batch.num_logits == 0) {  // nothing but the KV is wanted
-      backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches[i],
-                                  batch);
-      return x.hidden.first_rows(0);
-    }
-    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches[i], layer.attention, batch);
+    const bool ends_here = is_last && is_last_stage && batch.num_logits == 0;
+    core(i, x, caches, batch, !ends_here);
+    if (ends_here) return x.hidden.first_rows(0);
     if (is_last && !keeps_all) gather_wanted_rows(x, batch);
     tail(i, x);
   }
   return is_last_stage ? x.hidden : x.residual;
+}
+
+void LayerProgram::core(int i, const Activations& x, const LayerCaches& caches,
+                        const ForwardBatch& batch, bool needs_out) {
+  const PackedLayer& layer = layers_[i];
+  const auto index = static_cast<size_t>(i);
+  if (layer.delta) {
+    NANOVLLM_CHECK(index < caches.states.size());
+    return backend_.gated_delta(x.core_out, x.core_in, *layer.delta, caches.states[index], batch);
+  }
+  NANOVLLM_CHECK(index < caches.kv.size());
+  if (layer.heads_norm.q_weight != nullptr) {
+    backend_.norm_all_heads(x.core_in, x.means, layer.heads_norm);
+  }
+  if (needs_out) {
+    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches.kv[index], layer.attention,
+                              batch);
+  } else {
+    backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches.kv[index],
+                                batch);
+  }
 }
 
 // Of the residual and core_out, only the rows whose logits are wanted.

@@ -18,6 +18,8 @@ struct PackedLayer {
   HeadsNormParams heads_norm;
   RopeParams rope;
   AttentionParams attention;
+  // Of a recurrent layer, which has nothing of the three before.
+  std::optional<GatedDeltaParams> delta;
   std::unique_ptr<LinearWeight> out;
   // Either experts, or gate_up, activation and down.
   std::unique_ptr<ExpertWeights> experts;
@@ -49,7 +51,7 @@ class LayerProgram : public StackProgram {
   // Packs the weights on several threads. Throws what Backend::make_linear throws.
   LayerProgram(Backend& backend, const StackSpec& spec, const CompileLimits& limits);
 
-  Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches, Tensor residual) override;
+  Tensor run(const ForwardBatch& batch, const LayerCaches& caches, Tensor residual) override;
   std::vector<PathChoice> plan() const override;
   int64_t weight_bytes() const override { return weight_bytes_; }
   std::vector<LayoutUse> weight_layouts() const override;
@@ -76,6 +78,9 @@ class LayerProgram : public StackProgram {
   Activations activations(Tensor residual) const;
   // Gives core_in, core_out, gate_up and mlp the widths that they have in this layer.
   static void fit(Activations& x, const PackedLayer& layer);
+  // core_in -> core_out of layer i; without `out`, only what later rows need is stored.
+  void core(int i, const Activations& x, const LayerCaches& caches, const ForwardBatch& batch,
+            bool needs_out);
   void mlp(const PackedLayer& layer, Activations& x);
   void add_and_norm(Activations& x, const NormParams& after, float scale, const NormParams& next);
   // Keeps those rows of the residual and of core_out whose logits are wanted.

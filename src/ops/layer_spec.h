@@ -5,7 +5,7 @@
 //   c = out(core(in(before_core(r))));      r += residual_scale * after_core(c)
 //   f = ffn(before_ffn(r));               r += residual_scale * after_ffn(f)
 // where ffn(x) = down(act(gate) * up), gate and up = gate_up(x), or a mixture of such experts.
-// The core is attention: only there does a row (a token) depend on other rows.
+// The core is attention or a recurrent rule: only there does a row (a token) depend on other rows.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,8 @@ struct Matrix {
   bool operator==(const Matrix&) const = default;
 };
 
-// Grouped-query attention over the paged KV cache. `in` gives the heads of q, then k, then v.
+// Grouped-query attention over the paged KV cache. `in` gives the heads of q, then k, then v, then
+// those of the gate, if there is one.
 struct Attention {
   // Query heads of this rank; a multiple of num_kv_heads.
   int num_heads = 0;
@@ -67,8 +68,50 @@ struct Attention {
   // Attention sinks, [num_heads] or empty: a further score per head, which takes part in the
   // softmax but has no value to add.
   std::vector<float> sinks = {};
+  // The result is multiplied by the sigmoid of a gate, which is as wide as q.
+  bool has_gate = false;
 
   bool operator==(const Attention&) const = default;
+};
+
+// The gated delta rule (Yang et al., arXiv 2412.06464), with a state S [key_dim, value_dim] for
+// each value head instead of keys and values. `in` gives the heads of q and k, those of v and of a
+// gate z, and two numbers for each value head, b and a. The channels of q, k and v go through a
+// causal convolution, which sees nothing before the text, and SiLU. Then, in float32, for each
+// value head:
+//   q = q / sqrt(sum(q^2) + 1e-6) / sqrt(key_dim),   k = k / sqrt(sum(k^2) + 1e-6)
+//   beta = beta_scale sigmoid(b),   g = decay softplus(a + dt_bias)
+//   S = e^g S;   S = S + k (beta (v - S^T k))^T;   o = S^T q
+// and the result is out_norm(o) * silu(z).
+struct GatedDelta {
+  // Of this rank; num_value_heads is a multiple of num_key_heads.
+  int num_key_heads = 0;
+  int num_value_heads = 0;
+  // Multiples of 8.
+  int key_dim = 0;
+  int value_dim = 0;
+  // Value head h reads key head h % num_key_heads, instead of neighbours sharing one.
+  bool key_heads_take_turns = false;
+  // Taps of the convolution; the last one is for the row itself.
+  int conv_width = 0;
+  // [conv_width, channels of q, k and v]
+  std::vector<float> conv_weight = {};
+  // [num_value_heads], none of them above 0.
+  std::vector<float> decay = {};
+  // [num_value_heads]
+  std::vector<float> dt_bias = {};
+  float beta_scale = 1;
+  // [value_dim], of each head.
+  Norm out_norm = {};
+
+  int key_head_of(int value_head) const {
+    return key_heads_take_turns ? value_head % num_key_heads
+                                : value_head / (num_value_heads / num_key_heads);
+  }
+  int64_t num_channels() const {
+    return int64_t{2} * num_key_heads * key_dim + int64_t{num_value_heads} * value_dim;
+  }
+  bool operator==(const GatedDelta&) const = default;
 };
 
 enum class Activation {
@@ -134,7 +177,7 @@ struct Experts {
 struct LayerSpec {
   Norm before_core, after_core, before_ffn, after_ffn;
   Matrix in;
-  std::variant<Attention> core;
+  std::variant<Attention, GatedDelta> core;
   Matrix out;
   std::variant<Dense, Experts> ffn;
   float residual_scale = 1;

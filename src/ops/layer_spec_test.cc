@@ -1,5 +1,5 @@
-// Models that are not there yet, on paper: their layers as data, so that a field that a spec lacks
-// shows before a program needs it. What only they have stands here.
+// Models on paper: their layers as data, so that a field that a spec lacks shows before a program
+// needs it.
 #include "ops/layer_spec.h"
 
 #include <gtest/gtest.h>
@@ -13,26 +13,6 @@ Matrix matrix(int64_t rows, int64_t cols) {
   return {.pieces = {{.rows = rows, .cols = cols, .row_stride = cols}}, .bias = {}};
 }
 Norm norm(int size) { return {.weight = std::vector<float>(size, 1.0f), .eps = 1e-6f}; }
-
-// Gated delta rule (arXiv 2412.06464): a state a head instead of keys and values.
-struct GatedDelta {
-  int num_key_heads = 0, num_value_heads = 0, head_dim = 0;
-  int conv_width = 0;                 // of the causal convolution over q, k and v
-  std::vector<float> conv_weight;     // [features of q, k and v, conv_width]
-  std::vector<float> decay, dt_bias;  // [num_value_heads]
-  Norm out_norm;                      // [head_dim], gated
-};
-
-// Of Qwen3.5: what attention gives is multiplied by the sigmoid of more rows of `in`.
-struct GatedAttention : Attention {
-  bool has_gate = true;
-};
-
-// A layer whose core may be these.
-struct PaperLayer {
-  LayerSpec common;
-  std::variant<Attention, GatedAttention, GatedDelta> core;
-};
 
 // 270M: five layers with a window, of 512 tokens and base 10,000, then one without.
 StackSpec gemma3() {
@@ -71,25 +51,27 @@ TEST(LayerSpec, HoldsGemma3) {
 }
 
 TEST(LayerSpec, HoldsQwen35WithTheDeltaRuleAsAnotherCore) {
-  std::vector<PaperLayer> layers(8);
+  std::vector<LayerSpec> layers(8);
   for (size_t i = 0; i < layers.size(); ++i) {
-    PaperLayer& layer = layers[i];
-    layer.common.before_core = layer.common.before_ffn = norm(2048);
-    layer.common.out = matrix(2048, 4096);
-    layer.common.ffn = Dense{matrix(2 * 6144, 2048), Activation::kSilu, matrix(2048, 6144)};
+    LayerSpec& layer = layers[i];
+    layer.before_core = layer.before_ffn = norm(2048);
+    layer.out = matrix(2048, 4096);
+    layer.ffn = Dense{matrix(2 * 6144, 2048), Activation::kSilu, matrix(2048, 6144)};
     if (i % 4 == 3) {
-      layer.common.in = matrix((2 * 16 + 2 * 2) * 256, 2048);  // q, its gate, k, v
-      GatedAttention attention;
+      layer.in = matrix((2 * 16 + 2 * 2) * 256, 2048);  // q, k, v, its gate
+      Attention attention;
       attention.num_heads = 16;
       attention.num_kv_heads = 2;
       attention.head_dim = 256;
       attention.q_norm = attention.k_norm = norm(256);
+      attention.has_gate = true;
       layer.core = attention;
     } else {
-      layer.common.in = matrix((2 * 16 + 2 * 32) * 128 + 2 * 32, 2048);  // q, k, v, z; beta, decay
+      layer.in = matrix((2 * 16 + 2 * 32) * 128 + 2 * 32, 2048);  // q, k, v, z; b, a
       layer.core = GatedDelta{.num_key_heads = 16,
                               .num_value_heads = 32,
-                              .head_dim = 128,
+                              .key_dim = 128,
+                              .value_dim = 128,
                               .conv_width = 4,
                               .conv_weight = std::vector<float>((2 * 16 + 32) * 128 * 4),
                               .decay = std::vector<float>(32),

@@ -9,8 +9,8 @@ namespace nanovllm {
 // Of one rank. A new token "sees" the tokens before it and itself. What layers with a window do for
 // a token is counted with each token, as if it saw the whole window.
 struct StackWork {
-  // Floating-point operations of products with weights for each new token; a mixture's for the
-  // experts that it goes to.
+  // Floating-point operations of products with weights, and of recurrent rules, for each new token;
+  // a mixture's for the experts that it goes to.
   double flops_per_token = 0;
   // Those of attention in layers with a window.
   double window_flops_per_token = 0;

@@ -44,6 +44,18 @@ TEST(StackWork, CountsAWindowWithEachToken) {
                        .window_flops_per_token = 10 * 4 * 96}));
 }
 
+TEST(StackWork, CountsARecurrentRuleWithEachToken) {
+  StackSpec spec;
+  spec.layers = {dense_layer()};
+  spec.layers[0].core =
+      GatedDelta{.num_key_heads = 1, .num_value_heads = 2, .key_dim = 16, .value_dim = 32};
+  // Two products with the state and one to fold it; two with the keys and two with the values of
+  // half a chunk's 64 rows.
+  const double rule = 2 * 2 * (3 * 16 * 32 + 32 * 2 * (16 + 32));
+  EXPECT_EQ(work_of(spec, DType::kBFloat16),
+            (StackWork{.flops_per_token = 2 * (kAttentionWeights + kMlpWeights) + rule}));
+}
+
 // Expert parallelism or not: a rank has a part of the experts, of which a token goes to some.
 TEST(StackWork, CountsOfExpertsThoseThatATokenGoesTo) {
   StackSpec spec;

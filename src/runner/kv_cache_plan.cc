@@ -15,22 +15,56 @@ struct Bound {
   std::string reason;
 };
 
-// What the memory holds, and what so many sequences can use of it.
+double share_of_memory(const EngineConfig& config, const DeviceMemory& memory) {
+  return memory.is_of_host ? kCpuKvCacheShare : config.gpu_memory_utilization;
+}
+
+// Bytes for blocks and states.
+int64_t budget_in_shares(const EngineConfig& config, const DeviceMemory& memory) {
+  const double share = share_of_memory(config, memory);
+  if (memory.is_of_host) {
+    return static_cast<int64_t>(share * static_cast<double>(memory.free_now)) / memory.num_ranks;
+  }
+  return static_cast<int64_t>(share * static_cast<double>(memory.free_at_start)) -
+         (memory.free_at_start - memory.free_now);
+}
+
+// For messages.
+std::string beside_states(int64_t bytes) {
+  return bytes > 0 ? fmt::format(" beside {} for states", bytes) : "";
+}
+
+// Of how many sequences there will be states.
+int64_t plan_states(const EngineConfig& config, const KvCacheDemand& demand,
+                    const DeviceMemory& memory) {
+  if (demand.state_bytes == 0) return 0;
+  if (config.state_cache_memory && *config.state_cache_memory < demand.state_bytes) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "state_cache_memory is {}, but the states of one sequence need {}",
+                counted(*config.state_cache_memory, "byte"), demand.state_bytes);
+  }
+  int64_t bytes = budget_in_shares(config, memory) / 3;
+  if (config.num_kvcache_blocks > 0) {
+    bytes = config.num_kvcache_blocks * demand.block_bytes / 2;
+  }
+  if (config.kv_cache_memory) bytes = *config.kv_cache_memory / 3;
+  if (config.state_cache_memory) bytes = *config.state_cache_memory;
+  return std::clamp<int64_t>(bytes / demand.state_bytes, 1, config.max_num_seqs);
+}
+
+// What the memory holds beside `reserved` bytes, and what so many sequences can use of it.
 Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
-                      const DeviceMemory& memory) {
-  const double share = memory.is_of_host ? kCpuKvCacheShare : config.gpu_memory_utilization;
-  const int64_t budget =
-      memory.is_of_host
-          ? static_cast<int64_t>(share * static_cast<double>(memory.free_now)) / memory.num_ranks
-          : static_cast<int64_t>(share * static_cast<double>(memory.free_at_start)) -
-                (memory.free_at_start - memory.free_now);
+                      const DeviceMemory& memory, int64_t reserved) {
+  const double share = share_of_memory(config, memory);
+  const int64_t budget = budget_in_shares(config, memory) - reserved;
   if (budget < demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
-                "no room for a KV cache: one block of {} tokens needs {} bytes, and of the {} "
+                "no room for a KV cache: one block of {} tokens needs {} bytes{}, and of the {} "
                 "free{} with the model loaded {} may be used ({}); free memory, lower "
                 "max_num_batched_tokens, or set kv_cache_memory",
-                demand.block_size, demand.block_bytes, counted(memory.free_now, "byte"),
-                memory.limit, std::max<int64_t>(budget, 0),
+                demand.block_size, demand.block_bytes, beside_states(reserved),
+                counted(memory.free_now, "byte"), memory.limit,
+                std::max<int64_t>(budget + reserved, 0),
                 memory.is_of_host ? fmt::format("a share of {}", share)
                                   : fmt::format("gpu_memory_utilization {}", share));
   }
@@ -111,6 +145,8 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
                           const DeviceMemory& memory) {
   // Kernels address the cache's tokens by 32-bit slots.
   const int64_t most = std::numeric_limits<int32_t>::max() / demand.block_size;
+  const int64_t num_states = plan_states(config, demand, memory);
+  const int64_t reserved = num_states * demand.state_bytes;
   int64_t num_blocks = config.num_kvcache_blocks;
   std::string reason = "num_kvcache_blocks";
   if (num_blocks > most) {
@@ -119,18 +155,20 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
                 demand.block_size, most);
   }
   if (config.kv_cache_memory) {
-    const int64_t fitting = *config.kv_cache_memory / demand.block_bytes;
+    const int64_t bytes = *config.kv_cache_memory - (config.state_cache_memory ? 0 : reserved);
+    const int64_t fitting = bytes / demand.block_bytes;
     if (fitting < 1) {
       throw_error(ErrorCode::kInvalidArgument,
-                  "kv_cache_memory is {}, but one block of {} tokens needs {}",
-                  counted(*config.kv_cache_memory, "byte"), demand.block_size, demand.block_bytes);
+                  "kv_cache_memory is {}, but one block of {} tokens needs {}{}",
+                  counted(*config.kv_cache_memory, "byte"), demand.block_size, demand.block_bytes,
+                  beside_states(*config.kv_cache_memory - bytes));
     }
     if (num_blocks <= 0 || fitting < num_blocks) {
       num_blocks = fitting;
       reason = "kv_cache_memory";
     }
   } else if (num_blocks <= 0) {
-    Bound bound = bound_in_shares(config, demand, memory);
+    Bound bound = bound_in_shares(config, demand, memory, reserved);
     num_blocks = bound.num_blocks;
     reason = std::move(bound.reason);
   }
@@ -139,19 +177,50 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
     reason = "what kernels can address";
   }
   const int64_t free_bytes = memory.free_now / memory.num_ranks;
-  if (num_blocks > free_bytes / demand.block_bytes) {
-    throw_error(ErrorCode::kOutOfMemory,
-                "a KV cache of {} needs {} bytes, but {} are free{}{}; lower num_kvcache_blocks or "
-                "kv_cache_memory",
-                counted(num_blocks, "block"), num_blocks * demand.block_bytes, free_bytes,
-                memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
+  if (free_bytes < reserved || num_blocks > (free_bytes - reserved) / demand.block_bytes) {
+    throw_error(
+        ErrorCode::kOutOfMemory,
+        "a KV cache of {} needs {} bytes{}, but {} are free{}{}; lower num_kvcache_blocks or "
+        "kv_cache_memory",
+        counted(num_blocks, "block"), num_blocks * demand.block_bytes, beside_states(reserved),
+        free_bytes, memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
   }
-  return {static_cast<int>(num_blocks), std::move(reason)};
+  return {static_cast<int>(num_blocks), std::move(reason), static_cast<int>(num_states)};
 }
 
-KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks) {
-  if (least_blocks >= plan.num_blocks) return plan;
-  return {static_cast<int>(least_blocks), "what another rank holds"};
+KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks, int64_t least_states) {
+  KvCachePlan shared = plan;
+  shared.num_states = static_cast<int>(std::min<int64_t>(plan.num_states, least_states));
+  if (least_blocks >= plan.num_blocks) return shared;
+  shared.num_blocks = static_cast<int>(least_blocks);
+  shared.reason = "what another rank holds";
+  return shared;
+}
+
+int64_t state_bytes(const Backend& backend, std::span<const StateGroup> groups) {
+  int64_t bytes = 0;
+  for (const auto& [spec, layers] : groups) {
+    const StateBytes one = backend.state_bytes(spec);
+    bytes += (kSlotsOfSequence * one.slot + one.log) * std::ssize(layers);
+  }
+  return bytes;
+}
+
+std::vector<StateCache> split_state_memory(const Backend& backend,
+                                           std::span<const StateGroup> groups, void* memory,
+                                           int num_sequences) {
+  std::vector<StateCache> caches;
+  auto* begin = static_cast<char*>(memory);
+  for (const auto& [spec, layers] : groups) {
+    const StateBytes one = backend.state_bytes(spec);
+    for (const int layer : layers) {
+      if (std::ssize(caches) <= layer) caches.resize(layer + 1);
+      char* const logs = begin + kSlotsOfSequence * one.slot * num_sequences;
+      caches[layer] = {.spec = spec, .slots = begin, .logs = logs};
+      begin = logs + one.log * num_sequences;
+    }
+  }
+  return caches;
 }
 
 }  // namespace nanovllm

@@ -69,6 +69,53 @@ TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
   EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(2500)), 1);
 }
 
+TEST(KvCachePlan, StatesHaveAThirdOfTheMemoryOrWhatTheyAreGiven) {
+  KvCacheDemand demand = kDemand;
+  demand.state_bytes = 3000;
+  const auto plan = [&](const EngineConfig& config, int64_t free) {
+    const KvCachePlan planned = plan_kv_cache(config, demand, cpu_with(free));
+    return std::pair(planned.num_states, planned.num_blocks);
+  };
+  EngineConfig config = config_for(512);
+  EXPECT_EQ(plan(config, 100'000), std::pair(4, 28));  // of 40,000
+  EXPECT_EQ(plan(config, 12'000), std::pair(1, 1));    // one sequence at least
+  EXPECT_EQ(plan(config_for(2), 100'000), std::pair(2, 14));
+  config.state_cache_memory = 6500;
+  EXPECT_EQ(plan(config, 100'000), std::pair(2, 34));
+  config.kv_cache_memory = 20'000;  // beside that
+  EXPECT_EQ(plan(config, 100'000), std::pair(2, 20));
+  config.state_cache_memory.reset();
+  EXPECT_EQ(plan(config, 100'000), std::pair(2, 14));
+  config.kv_cache_memory.reset();
+  config.num_kvcache_blocks = 12;
+  EXPECT_EQ(plan(config, 100'000), std::pair(2, 12));
+  config.state_cache_memory = 2999;
+  EXPECT_EQ(error_of([&] { plan(config, 100'000); }).what(),
+            std::string("state_cache_memory is 2999 bytes, but the states of one sequence need "
+                        "3000"));
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).num_states, 0);
+}
+
+TEST(KvCachePlan, EachRecurrentLayerHasSlotsAndLogsOfItsOwn) {
+  const auto backend = make_cpu_backend(1);
+  const StateSpec narrow = {1, 2, 16, 32, 4, DType::kFloat32};
+  const StateSpec wide = {2, 2, 64, 64, 4, DType::kBFloat16};
+  const std::vector<StateGroup> groups = {{narrow, {0, 3}}, {wide, {1}}};
+  constexpr int kSequences = 3;
+  std::vector<char> memory(kSequences * state_bytes(*backend, groups));
+  const auto caches = split_state_memory(*backend, groups, memory.data(), kSequences);
+  ASSERT_EQ(caches.size(), 4U);
+  EXPECT_EQ(caches[2].slots, nullptr);  // no recurrent layer
+  const char* end = memory.data();
+  for (const int layer : {0, 3, 1}) {
+    const StateBytes bytes = backend->state_bytes(layer == 1 ? wide : narrow);
+    EXPECT_EQ(caches[layer].slots, end);
+    EXPECT_EQ(caches[layer].logs, end + 2 * kSequences * bytes.slot);
+    end += kSequences * (2 * bytes.slot + bytes.log);
+  }
+  EXPECT_EQ(end, memory.data() + memory.size());
+}
+
 TEST(KvCachePlan, RanksOnACpuShareIt) {
   EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(100'000, 4)), 10);
   EngineConfig config = config_for(512);

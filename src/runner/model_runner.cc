@@ -88,6 +88,13 @@ void ModelRunner::load_model() {
                        .keeps_codes = keeps_codes(),
                        .rounding = rounded_to});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
+  state_groups_ = model_->state_groups();
+  if (!state_groups_.empty() && config_.enable_prefix_caching && backend_->rank() == 0) {
+    print_message(
+        "nanovllm: {}: prompts are computed whole, without prefix caching: states of "
+        "recurrent layers are not kept for other requests yet\n",
+        model_config_.model_dir);
+  }
 }
 
 void ModelRunner::allocate_slots() {
@@ -147,6 +154,7 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
   return nanovllm::plan_kv_cache(
       config_,
       {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
+       .state_bytes = state_bytes(*backend_, state_groups_),
        .block_size = config_.kvcache_block_size,
        .context = max_model_len_,
        .weight_bytes = model_->weight_bytes()},
@@ -157,7 +165,11 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
        .limit = memory.limit});
 }
 
-void ModelRunner::allocate_kv_cache(int num_blocks) {
+void ModelRunner::allocate_kv_cache(int num_blocks, int num_states) {
+  state_memory_ =
+      backend_->allocate(static_cast<size_t>(state_bytes(*backend_, state_groups_) * num_states));
+  state_caches_ = split_state_memory(*backend_, state_groups_, state_memory_->data(), num_states);
+  num_states_ = num_states;
   kv_cache_memory_ = backend_->allocate(kv_block_bytes(*backend_, kv_groups_) * num_blocks);
   kv_caches_ = split_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
@@ -259,12 +271,12 @@ void ModelRunner::run_forward(const StepInput& input, Slot& slot, const Slot& pr
                         static_cast<const int32_t*>(previous.sampled_ids->data()));
   if (graphs_ && slot.batch->decode_shape()) {
     logits_ = graphs_->run(*slot.batch->decode_shape(), [&] {
-      model_->forward(batch, kv_caches_);
+      model_->forward(batch, caches());
       return model_->logits(0, batch.num_logits);
     });
     return;
   }
-  model_->forward(batch, kv_caches_);
+  model_->forward(batch, caches());
   const int num_rows = static_cast<int>(slot.batch->sampling_rows().size());
   if (num_rows > 0) logits_ = model_->logits(0, std::min(num_rows, max_num_logits_));
 }
@@ -358,13 +370,20 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   if (group != nullptr) group->join(rank, *backend);
   auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend), progress);
   KvCachePlan plan = runner->plan_kv_cache();
-  if (group != nullptr) plan = shared_plan(plan, group->min_over_ranks(rank, plan.num_blocks));
-  runner->allocate_kv_cache(plan.num_blocks);
+  if (group != nullptr) {
+    const int64_t least_blocks = group->min_over_ranks(rank, plan.num_blocks);
+    plan = shared_plan(plan, least_blocks, group->min_over_ranks(rank, plan.num_states));
+  }
+  runner->allocate_kv_cache(plan.num_blocks, plan.num_states);
   runner->describe(info);
   const ContextLimit context = runner->context();
   info.sizing = fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
                             context.num_tokens, context.reason,
                             int64_t{plan.num_blocks} * config.kvcache_block_size, plan.reason);
+  if (plan.num_states > 0) {
+    info.sizing +=
+        fmt::format("; there is room for the states of {}", counted(plan.num_states, "sequence"));
+  }
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return runner;

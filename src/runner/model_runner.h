@@ -37,14 +37,19 @@ class ModelRunner final : public Runner {
   // How many blocks the config asks for or this rank has memory for. Throws what
   // nanovllm::plan_kv_cache() throws.
   KvCachePlan plan_kv_cache() const;
-  // To be called once, before the first step.
-  void allocate_kv_cache(int num_blocks);
+  // To be called once, before the first step. num_states: of how many sequences there is room for
+  // the states of recurrent layers.
+  void allocate_kv_cache(int num_blocks, int num_states = 0);
   // How long a request may be, now that the KV cache is there.
   ContextLimit context() const;
   // Fills in all of `info` except load_seconds.
   void describe(EngineInfo& info) const;
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
+  StatePoolSize state_pool() const override {
+    return {
+        .num_slots = kSlotsOfSequence * num_states_, .num_logs = num_states_, .chunk = kStateChunk};
+  }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   StepCost step_cost() const override;
   void submit(const StepInput& input) override;
@@ -75,6 +80,7 @@ class ModelRunner final : public Runner {
   StepInput largest_step(std::vector<int32_t>& zeros) const;
   Slot& slot_of(uint64_t step) { return slots_[step % 2]; }
   Slot& slot_before(uint64_t step) { return slots_[(step + 1) % 2]; }
+  LayerCaches caches() const { return {.kv = kv_caches_, .states = state_caches_}; }
   void run_forward(const StepInput& input, Slot& slot, const Slot& previous);
   void sample(Slot& slot, const Slot& previous, int begin, const Tensor& logits);
 
@@ -94,8 +100,12 @@ class ModelRunner final : public Runner {
   std::unique_ptr<Model> model_;
   std::vector<KvCacheGroup> kv_groups_;
   std::unique_ptr<Buffer> kv_cache_memory_;
-  std::vector<KvCache> kv_caches_;  // [num_layers]
+  std::vector<KvCache> kv_caches_;  // by layer
   int num_kvcache_blocks_ = 0;
+  std::vector<StateGroup> state_groups_;
+  std::unique_ptr<Buffer> state_memory_;
+  std::vector<StateCache> state_caches_;  // by layer
+  int num_states_ = 0;
 
   std::unique_ptr<Buffer> staging_;  // on the device: the integers of the step that runs
   std::array<Slot, 2> slots_;

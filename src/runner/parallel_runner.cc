@@ -127,6 +127,8 @@ ParallelRunner::~ParallelRunner() = default;
 
 int ParallelRunner::num_kvcache_blocks() const { return ranks_->runner(0).num_kvcache_blocks(); }
 
+StatePoolSize ParallelRunner::state_pool() const { return ranks_->runner(0).state_pool(); }
+
 int ParallelRunner::max_in_flight() const { return ranks_->runner(0).max_in_flight(); }
 
 // Of rank 0: the others have as much to do at the same time.

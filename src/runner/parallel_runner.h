@@ -37,6 +37,7 @@ class ParallelRunner final : public Runner {
   ~ParallelRunner() override;
 
   int num_kvcache_blocks() const override;
+  StatePoolSize state_pool() const override;
   int max_in_flight() const override;
   StepCost step_cost() const override;
   void submit(const StepInput& input) override;

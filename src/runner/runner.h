@@ -8,6 +8,14 @@
 
 namespace nanovllm {
 
+// How many states of sequences there is room for, and how many logs (see ForwardBatch).
+struct StatePoolSize {
+  int num_slots = 0;
+  int num_logs = 0;
+  // Tokens.
+  int chunk = 0;
+};
+
 // Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine have a
 // fake one. Steps run in the order in which they are submitted: so a block may be freed and given
 // to a later step while an earlier one still writes to it.
@@ -22,6 +30,8 @@ class Runner {
   // How many steps may be submitted and not yet collected ("in flight"): 1, or 2 if a device runs
   // one while the host prepares the next.
   virtual int max_in_flight() const { return 1; }
+  // Of the states of recurrent layers; {} = the model has none.
+  virtual StatePoolSize state_pool() const { return {}; }
   // What steps are expected to take.
   virtual StepCost step_cost() const { return {}; }
 

@@ -10,6 +10,15 @@
 
 namespace nanovllm {
 
+// Where the states of a sequence are, in models with recurrent layers; see ForwardBatch.
+struct StateSlots {
+  int32_t slot = -1;
+  int32_t len = 0;
+  int32_t next = -1;
+  int32_t log = -1;
+  bool operator==(const StateSlots&) const = default;
+};
+
 // One scheduled sequence. The step computes its tokens [num_computed_tokens, num_computed_tokens +
 // num_new_tokens): known ones first, then possibly a pending one or drafts.
 struct SequenceInput {
@@ -28,6 +37,7 @@ struct SequenceInput {
   int kv_write_begin = 0;
   // Blocks for all tokens up to num_computed_tokens + num_new_tokens.
   std::span<const int32_t> block_table = {};
+  StateSlots states = {};
   // Draw what follows. Only if this step computes all that is known: num_computed_tokens +
   // num_new_tokens == token_ids.size() + draft_token_ids.size() (+ 1 with a pending token).
   bool sample = false;

@@ -28,7 +28,7 @@ size_t StepBatch::staging_size(int max_num_tokens, int max_num_seqs, int max_mod
                                int block_size) {
   const size_t num_tokens = max_num_tokens, num_seqs = max_num_seqs;
   const size_t num_blocks = (max_model_len + block_size - 1) / block_size;
-  return 4 * aligned(num_tokens) + aligned(num_seqs + 1) + aligned(num_seqs) +
+  return 4 * aligned(num_tokens) + aligned(num_seqs + 1) + 5 * aligned(num_seqs) +
          aligned(num_seqs * num_blocks);
 }
 
@@ -103,6 +103,10 @@ void StepBatch::place_arrays() {
   place(layout_.query_start_loc, num_seqs + 1);
   place(layout_.seq_lens, num_seqs);
   place(layout_.block_table, num_seqs * sizes_.block_table_stride);
+  place(layout_.state_slot, num_seqs);
+  place(layout_.state_len, num_seqs);
+  place(layout_.next_slot, num_seqs);
+  place(layout_.log_slot, num_seqs);
   place(layout_.logits_rows, sizes_.num_logits);
   NANOVLLM_CHECK(size <= staging_.size());
   staging_size_ = size;
@@ -131,6 +135,10 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   }
   staging_[layout_.query_start_loc + index] = first_token;
   staging_[layout_.seq_lens + index] = seq_len;
+  staging_[layout_.state_slot + index] = sequence.states.slot;
+  staging_[layout_.state_len + index] = sequence.states.len;
+  staging_[layout_.next_slot + index] = sequence.states.next;
+  staging_[layout_.log_slot + index] = sequence.states.log;
   const auto stride = static_cast<size_t>(sizes_.block_table_stride);
   const auto table = staging_.begin() + static_cast<int64_t>(layout_.block_table + index * stride);
   const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
@@ -170,7 +178,12 @@ void StepBatch::add_padding(int first) {
   std::fill_n(rest_of(layout_.token_ids), count, 0);
   std::fill_n(rest_of(layout_.positions), count, 0);
   std::fill_n(rest_of(layout_.slot_mapping), count, -1);
-  std::fill_n(rest_of(layout_.seq_lens), count, 0);
+  for (const size_t zeros : {layout_.seq_lens, layout_.state_len}) {
+    std::fill_n(rest_of(zeros), count, 0);
+  }
+  for (const size_t slots : {layout_.state_slot, layout_.next_slot, layout_.log_slot}) {
+    std::fill_n(rest_of(slots), count, -1);
+  }
   std::iota(rest_of(layout_.query_start_loc), rest_of(layout_.query_start_loc) + count, first);
   std::iota(rest_of(layout_.logits_rows), rest_of(layout_.logits_rows) + count, first);
   const auto stride = static_cast<size_t>(sizes_.block_table_stride);
@@ -185,6 +198,10 @@ ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {
   batch.query_start_loc = staging + layout_.query_start_loc;
   batch.seq_lens = staging + layout_.seq_lens;
   batch.block_table = staging + layout_.block_table;
+  batch.state_slot = staging + layout_.state_slot;
+  batch.state_len = staging + layout_.state_len;
+  batch.next_slot = staging + layout_.next_slot;
+  batch.log_slot = staging + layout_.log_slot;
   batch.logits_rows = staging + layout_.logits_rows;
   return batch;
 }

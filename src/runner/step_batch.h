@@ -19,8 +19,8 @@ namespace nanovllm {
 //
 // If all sequences of a step have one new token, draw, and want no log-probabilities of prompts, it
 // is padded to one of `buckets`. Sequences that only pad have one token of id 0 at position 0, no
-// context (seq_lens 0) and no slot (-1): attention does nothing for them, and their logits are not
-// used.
+// context (seq_lens 0) and no slot (-1): attention and recurrent layers do nothing for them, and
+// their logits are not used.
 class StepBatch {
  public:
   StepBatch(int block_size, DecodeBuckets buckets, std::span<int32_t> staging)
@@ -58,6 +58,10 @@ class StepBatch {
     size_t query_start_loc = 0;
     size_t seq_lens = 0;
     size_t block_table = 0;
+    size_t state_slot = 0;
+    size_t state_len = 0;
+    size_t next_slot = 0;
+    size_t log_slot = 0;
     size_t logits_rows = 0;
   };
   struct ResultCounts {  // of sampling_rows()

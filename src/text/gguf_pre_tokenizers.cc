@@ -38,6 +38,10 @@ constexpr std::string_view kDeepSeek3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
     R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr std::string_view kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 constexpr std::string_view kEachDigit;  // stands for the pre-tokenizer Digits
 
 struct Entry {
@@ -62,6 +66,7 @@ std::vector<Entry> all_entries() {
       {.names = {"qwen2", "deepseek-r1-qwen"},
        .splits = {regex_of(KnownPattern::kOneDigit)},
        .nfc = true},
+      {.names = {"qwen35"}, .splits = {kQwen35}, .nfc = true},
       {.names = {"tekken"}, .splits = {kTekken}, .ignore_merges = true, .adds_bos = true},
       {.names = {"gpt-4o"}, .splits = {kGpt4o}},
       {.names = {"glm4", "chatglm-bpe", "dbrx", "smaug-bpe"}, .splits = {three_digits}},

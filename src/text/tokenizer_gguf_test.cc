@@ -252,7 +252,7 @@ TEST(GgufTokenizer, PreTokenizersCutAsTheModelsOwn) {
        "It|'|S| aBC| XYz| été| |1|2|3|4|5| a|=|b|;/|\r\n\n| 文字です|  "},
       {{"llama-bpe", "llama3", "llama-v3", "glm4", "chatglm-bpe", "dbrx", "smaug-bpe"},
        "It|'S| aBC| XYz| été| |123|45| a|=b|;/\r\n\n| 文字です|  "},
-      {{"qwen2", "deepseek-r1-qwen"},
+      {{"qwen2", "deepseek-r1-qwen", "qwen35"},
        "It|'S| aBC| XYz| été| |1|2|3|4|5| a|=b|;/\r\n\n| 文字です|  "},
       {{"tekken"}, "It|'S| a|BC| XYz| été| |1|2|3|4|5| a|=b|;/\r\n\n| 文字です|  "},
       {{"gpt-4o"}, "It'S| a|BC| XYz| été| |123|45| a|=b|;/\r\n\n| 文字です|  "},
@@ -272,7 +272,7 @@ TEST(GgufTokenizer, PreTokenizersCutAsTheModelsOwn) {
       }
       EXPECT_EQ(words, expected) << name;
       EXPECT_TRUE(pre.pre_tokenizer.byte_level()) << name;
-      const bool is_qwen = name == "qwen2" || name == "deepseek-r1-qwen";
+      const bool is_qwen = name == "qwen2" || name == "deepseek-r1-qwen" || name == "qwen35";
       EXPECT_EQ(pre.normalizer.empty(), !is_qwen) << name;
       const bool ignores = name.starts_with("llama") || name == "tekken";
       EXPECT_EQ(pre.ignore_merges, ignores) << name;
@@ -302,7 +302,7 @@ TEST(GgufTokenizer, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(
       refusal_of(gguf_of(byte_level_json()).add("tokenizer.ggml.pre", std::string("tiktok"))),
       "tokenizer.ggml.pre is 'tiktok', which is not supported (gpt-2, smollm, starcoder, refact, "
-      "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, tekken, gpt-4o, glm4, "
+      "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, qwen35, tekken, gpt-4o, glm4, "
       "chatglm-bpe, dbrx, smaug-bpe, deepseek-llm, deepseek-coder, deepseek-v3 are)");
   EXPECT_EQ(refusal_of(GgufWriter().add("tokenizer.ggml.model", std::string("t5"))),
             "tokenizer.ggml.model is 't5', which is not supported (gpt2 and llama are)");

@@ -105,4 +105,5 @@ _KINDS: dict[Any, Any] = {
     float: float,
     "max_model_len": _length,
     "kv_cache_memory": partial(_count, is_bytes=True),
+    "state_cache_memory": partial(_count, is_bytes=True),
 }

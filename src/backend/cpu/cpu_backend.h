@@ -9,6 +9,7 @@
 #include "backend/cpu/linear/linear_product.h"
 #include "backend/cpu/linear/weight_streams.h"
 #include "backend/cpu/peers/cpu_communicator.h"
+#include "backend/cpu/recurrent/gated_delta.h"
 #include "backend/cpu/sampling/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/backend.h"
@@ -63,6 +64,9 @@ class CpuBackend : public Backend {
                           const ForwardBatch& batch) override;
   void paged_attention(Tensor out, Tensor qkv, const KvCache& cache, const AttentionParams& params,
                        const ForwardBatch& batch) override;
+  StateBytes state_bytes(const StateSpec& spec) const override;
+  void gated_delta(Tensor out, Tensor in, const GatedDeltaParams& params, const StateCache& cache,
+                   const ForwardBatch& batch) override;
 
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
@@ -94,6 +98,7 @@ class CpuBackend : public Backend {
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
+  GatedDeltaRule gated_delta_{pool_, isa_};
   std::optional<CpuCommunicatorGroup::Rank> rank_;  // of a group, or none
   std::vector<PlannedProduct> planned_;             // of multiply()
   HostScratch packed_rows_, decoded_panels_;        // likewise

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/attention/kv_layout.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/layer/rows.h"
 
 namespace nanovllm {
 namespace {
@@ -208,6 +209,17 @@ void CpuBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
   NANOVLLM_CHECK(spec.head_dim % 8 == 0 && spec.block_size % kKvTile == 0);
   NANOVLLM_CHECK(params.num_heads % spec.num_kv_heads == 0);
   attention_.run(out, qkv, cache, params, batch);
+  if (!params.has_gate) return;
+  const int64_t width = out.row_size();
+  const int64_t gate = width + int64_t{2} * spec.num_kv_heads * spec.head_dim;
+  NANOVLLM_CHECK(qkv.row_size() == gate + width);
+  const RowKernels kernels = row_kernels(isa_, out.dtype);
+  const auto offset = static_cast<size_t>(gate) * size_of(out.dtype);
+  for_rows(pool_, out.rows(), width, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      kernels.times_sigmoid(row_of(out, t), static_cast<char*>(row_of(qkv, t)) + offset, width);
+    }
+  });
 }
 
 }  // namespace nanovllm

@@ -129,6 +129,16 @@ struct RowKernel {
     for (int i = rotary_dim; i < dim; i += kLanes) store_at(to, i, dim, load(i, dim));
   }
 
+  static void times_sigmoid(void* x, const void* gate, int64_t n) {
+    Act* row = static_cast<Act*>(x);
+    const Act* g = static_cast<const Act*>(gate);
+    const Floats zero = Simd::set1(0), one = Simd::set1(1);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const Floats e = exp(Simd::sub(zero, load_at(g, i, n)));
+      store_at(row, i, n, Simd::div(load_at(row, i, n), Simd::add(one, e)));
+    }
+  }
+
   template <Floats (*combine)(Floats gate, Floats up)>
   static void act_and_mul(void* out, const void* gate, const void* up, int64_t n) {
     const Act* g = static_cast<const Act*>(gate);
@@ -144,6 +154,7 @@ struct RowKernel {
             scale,
             add,
             norm_rope,
+            times_sigmoid,
             {act_and_mul<times_up<silu>>, act_and_mul<times_up<gelu>>,
              act_and_mul<times_up<gelu_tanh>>, act_and_mul<clamped_swiglu>}};
   }

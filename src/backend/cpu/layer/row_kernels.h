@@ -21,6 +21,8 @@ struct RowKernels {
   // of cosines and sines, [rotary_dim]. out may be x.
   void (*norm_rope)(void* out, const void* x, int dim, const float* norm, float eps,
                     const float* cos_sin, int rotary_dim);
+  // x[n] *= 1 / (1 + e^-gate[n]), both act.
+  void (*times_sigmoid)(void* x, const void* gate, int64_t n);
   // out[n] = activation(gate[n]) * up[n], all act; in the order of Activation.
   void (*act_and_mul[4])(void* out, const void* gate, const void* up, int64_t n);
 };

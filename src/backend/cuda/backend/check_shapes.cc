@@ -25,7 +25,14 @@ void check_shapes(const StackSpec& spec, const std::string& device) {
            fmt::format("{}{}", most, is_aligned ? "" : " that are no multiple of 4"));
   }
   for (const LayerSpec& layer : spec.layers) {
-    const int dim = std::get<Attention>(layer.core).head_dim;
+    const auto* core = std::get_if<Attention>(&layer.core);
+    if (core == nullptr || core->has_gate) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: recurrent layers and gates of attention are not supported here yet, use the "
+                  "device cpu",
+                  device);
+    }
+    const int dim = core->head_dim;
     if (dim > kMaxHeadDim || dim % kHeadVector != 0) {
       refuse(device, dim, "elements a head of attention",
              fmt::format("{}, in multiples of {},", kMaxHeadDim, kHeadVector));

@@ -22,6 +22,17 @@ std::string refusal(const StackSpec& spec) {
   }
 }
 
+TEST(CudaShapes, RecurrentLayersAndGatesOfAttentionAreForTheCpu) {
+  StackSpec spec = spec_of({1024, 2, 2, 256, 64, 2});
+  const std::string sentence =
+      "cuda (a GPU): recurrent layers and gates of attention are not supported here yet, use the "
+      "device cpu";
+  std::get<Attention>(spec.layers[0].core).has_gate = true;
+  EXPECT_EQ(refusal(spec), sentence);
+  spec.layers[0].core = GatedDelta{};
+  EXPECT_EQ(refusal(spec), sentence);
+}
+
 TEST(CudaShapes, ABackendRefusesThemBeforeItHasWeights) {
   if (CudaBackend::device_count() == 0) GTEST_SKIP() << "no CUDA device on this machine";
   CudaBackend backend;

@@ -1,0 +1,156 @@
+// Qwen3.5, 3.6 and 3.8, dense: three recurrent layers (the gated delta rule, arXiv 2412.06464) to
+// one of attention, whose results have a gate and a quarter of whose heads turns. Norms multiply by
+// 1 + weight, but not that of recurrent layers' results.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "models/families.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kAttentionInterval = 4;  // every nth layer
+constexpr int kMaxConvWidth = 16;
+
+void assume_qwen3_5(ModelConfig& config) {
+  config.head_dim = 256;
+  config.norm_offset = 1;
+  config.recurrent = {.num_key_heads = 16,
+                      .num_value_heads = 32,
+                      .key_dim = 128,
+                      .value_dim = 128,
+                      .conv_width = 4};
+}
+
+[[noreturn]] void refuse(const std::string& where, const char* what) {
+  throw_error(ErrorCode::kUnsupported, "{}: {}, which is not supported", where, what);
+}
+
+void check_recurrent(const std::string& where, const RecurrentConfig& sizes) {
+  if (sizes.num_value_heads % sizes.num_key_heads != 0) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: recurrent layers have {} value heads, expected a multiple of their {} key "
+                "heads",
+                where, sizes.num_value_heads, sizes.num_key_heads);
+  }
+  if (sizes.key_dim % 8 != 0 || sizes.value_dim % 8 != 0) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: heads of recurrent layers have {} and {} elements, only multiples of 8 are "
+                "supported",
+                where, sizes.key_dim, sizes.value_dim);
+  }
+}
+
+void check_layers(const std::string& where, const RecurrentConfig& sizes) {
+  if (std::ranges::find(sizes.layers, false) != sizes.layers.end()) return;
+  refuse(where, "no layer is of attention");
+}
+
+void read_layer_types(const JsonFields& fields, ModelConfig& config) {
+  std::vector<bool>& layers = config.recurrent.layers;
+  const Json* types = fields.find("layer_types");
+  if (types == nullptr) {
+    const int64_t interval =
+        fields.integer("full_attention_interval", 1, kMaxLayers).value_or(kAttentionInterval);
+    layers = layers_but_every(static_cast<int>(interval), config.num_hidden_layers);
+    return;
+  }
+  const bool fits = types->is_array() && std::ssize(*types) == config.num_hidden_layers &&
+                    std::ranges::all_of(*types, [](const Json& type) {
+                      return type == "linear_attention" || type == "full_attention";
+                    });
+  if (!fits) {
+    fields.fail("layer_types", "\"linear_attention\" or \"full_attention\" for every layer");
+  }
+  for (const Json& type : *types) layers.push_back(type == "linear_attention");
+}
+
+void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
+  RecurrentConfig& sizes = config.recurrent;
+  assign_if(sizes.num_key_heads, fields.integer("linear_num_key_heads", 1, kMaxSize));
+  assign_if(sizes.num_value_heads, fields.integer("linear_num_value_heads", 1, kMaxSize));
+  assign_if(sizes.key_dim, fields.integer("linear_key_head_dim", 1, 1 << 16));
+  assign_if(sizes.value_dim, fields.integer("linear_value_head_dim", 1, 1 << 16));
+  assign_if(sizes.conv_width, fields.integer("linear_conv_kernel_dim", 1, kMaxConvWidth));
+  check_recurrent(fields.where(), sizes);
+  read_layer_types(fields, config);
+  check_layers(fields.where(), sizes);
+  assign_if(config.num_prediction_layers, fields.integer("mtp_num_hidden_layers", 0, kMaxLayers));
+  config.rotary_dim = config.head_dim / 4;
+  if (!fields.boolean("attn_output_gate").value_or(true)) {
+    refuse(fields.where(), "attn_output_gate is false");
+  }
+  if (fields.boolean("mtp_use_dedicated_embeddings").value_or(false)) {
+    refuse(fields.where(), "mtp_use_dedicated_embeddings is true");
+  }
+  if (config.hidden_act != "silu") refuse(fields.where(), "hidden_act is not silu");
+  // States are float32 in any case, and the gate of recurrent layers' results is SiLU.
+  for (const char* harmless :
+       {"mamba_ssm_dtype", "output_gate_type", "language_model_only", "full_attention_interval"}) {
+    fields.find(harmless);
+  }
+}
+
+void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
+  RecurrentConfig& sizes = config.recurrent;
+  sizes.num_key_heads = fields.required_size("ssm.group_count");
+  sizes.num_value_heads = fields.required_size("ssm.time_step_rank");
+  sizes.key_dim = fields.required_size("ssm.state_size", 1 << 16);
+  sizes.conv_width = fields.required_size("ssm.conv_kernel", kMaxConvWidth);
+  const int inner = fields.required_size("ssm.inner_size");
+  if (inner % sizes.num_value_heads != 0) {
+    throw_error(ErrorCode::kCorruptData, "{}: {} is {}, expected a multiple of {}, which is {}",
+                fields.file().path(), fields.key("ssm.inner_size"), inner,
+                fields.key("ssm.time_step_rank"), sizes.num_value_heads);
+  }
+  sizes.value_dim = inner / sizes.num_value_heads;
+  check_recurrent(fields.file().path(), sizes);
+  sizes.key_heads_take_turns = true;
+  sizes.has_decay = true;
+  config.norm_offset = 0;                 // the weights of norms hold 1 + w
+  fields.has("rope.dimension_sections");  // positions of texts have one number
+  const int num_layers = config.num_hidden_layers;
+  sizes.layers = layers_but_every(
+      fields.size("full_attention_interval", kMaxLayers).value_or(kAttentionInterval), num_layers);
+  if (const auto listed = fields.booleans("attention.recurrent_layers")) {
+    if (std::ssize(*listed) < num_layers) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: {} has {} elements, expected one for each of {} "
+                  "layers",
+                  fields.file().path(), fields.key("attention.recurrent_layers"), listed->size(),
+                  num_layers);
+    }
+    sizes.layers.assign(listed->begin(), listed->begin() + num_layers);
+  }
+  check_layers(fields.file().path(), sizes);
+}
+
+DecoderOptions qwen3_5_options(const ModelConfig& config) {
+  return {.qk_norm = QkNorm::kEachHead,
+          .qkv_bias = config.attention_bias,
+          .output_bias = config.attention_bias,
+          .attention_gate = true,
+          .norm_offset = config.norm_offset};
+}
+
+constexpr Family qwen3_5(const SupportedModel& model, bool has_text_config) {
+  return {.model = model,
+          .model_type = "qwen3_5_text",
+          .rules = {.has_text_config = has_text_config, .turns_parts = true},
+          .defaults = assume_qwen3_5,
+          .read = read_qwen3_5,
+          .read_gguf = read_gguf_qwen3_5,
+          .options = qwen3_5_options};
+}
+
+}  // namespace
+
+constinit const Family kQwen3_5 =
+    qwen3_5({"Qwen3_5ForCausalLM", "Qwen3.5, 3.6, 3.8", "qwen35", "qwen3", "qwen3_coder"}, false);
+constinit const Family kQwen3_5WithTowers =
+    qwen3_5({"Qwen3_5ForConditionalGeneration", "Qwen3.5, 3.6, 3.8, the text part", "", "qwen3",
+             "qwen3_coder"},
+            true);
+
+}  // namespace nanovllm
