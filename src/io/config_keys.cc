@@ -28,8 +28,8 @@ constexpr std::string_view kHarmlessKeys[] = {
     "hidden_act", "initial_context_length", "interpolate_factor", "is_llama_config", "layer_types",
     "max_sequence_length", "max_window_layers", "no_rope_layer_interval",
     // Which of three positions, which are equal in texts, a frequency turns by.
-    "mrope_interleaved", "mrope_section",
-    "original_max_position_embeddings", "sliding_window", "sliding_window_pattern", "torch_dtype"};
+    "mrope_interleaved", "mrope_section", "original_max_position_embeddings", "sliding_window",
+    "sliding_window_pattern", "torch_dtype"};
 
 }  // namespace
 

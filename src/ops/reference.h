@@ -61,8 +61,8 @@ std::vector<float> qk_norm_rope_store(const Tensor& qkv, int num_heads, const Ro
 std::vector<float> paged_attention(const Tensor& qkv, const PlainKvCache& cache,
                                    const AttentionParams& params, const ForwardBatch& batch);
 
-// [T, Hv * Dv]: of in[T, q, k, v, z, b, a], the whole of a text, row by row from its beginning. Yang
-// et al., "Gated Delta Networks" (2024), as in Qwen3-Next.
+// [T, Hv * Dv]: of in[T, q, k, v, z, b, a], the whole of a text, row by row from its beginning.
+// Yang et al., "Gated Delta Networks" (2024), as in Qwen3-Next.
 std::vector<float> gated_delta(const Tensor& in, const GatedDelta& core);
 
 // [T, I]: activation(gate) * up of gate_up[T, 2 I]. SwiGLU and its kin: Shazeer, "GLU Variants
