@@ -53,12 +53,15 @@ class GroupLoops : private LinearLoops<Ops> {
   static constexpr int kParts = 4;  // of a unit
   static constexpr int kStepsOfPart = kCodeUnitSteps / kParts;
 
-  // Rows from `row` on with the panel that lies at `b`.
+  // Rows from `row` on with the panel that lies at `b`, and what is prefetched meanwhile,
+  // kFetchBytes a unit; or null.
   struct Place {
     int64_t row;
     int64_t panel;
     const char* b;
+    const char* fetch = nullptr;
   };
+  static constexpr int kFetchBytes = 256;
   using TileFn = void (*)(const LinearBlock&, const CodePanels&, const Place&);
 
   // Few rows: codes stream in from memory, and are decoded into registers.
@@ -75,14 +78,22 @@ class GroupLoops : private LinearLoops<Ops> {
   // A panel is decoded once for as many tiles as a cache holds, which do the same sums as few rows.
   static void several_tiles(const LinearBlock& block) {
     const int64_t end = block.first_tile + block.num_tiles;
-    const int64_t group = Plain::tiles_at_once(block);
+    // More than of plain panels: to decode one again takes longer than to read more rows from the
+    // third-level cache.
+    const int64_t group = 4 * Plain::tiles_at_once(block);
     for (int64_t first = block.first_tile; first < end; first += group) {
       const int64_t last = first + group < end ? first + group : end;
       for (int64_t panel = 0; panel < block.num_panels; ++panel) {
         decode_panel(block, block.b + panel * block.panel_bytes);
+        // The next panel comes from memory while this one is multiplied.
+        const char* fetch = block.b + (panel + 1) * block.panel_bytes;
+        const char* const fetch_end = fetch + block.panel_bytes;
         for (int64_t tile = first; tile < last; ++tile) {
           find<CodeKind::kBFloat16>(rows_of(block.tiling, tile))(
-              block, *block.decoded, {first_row(block.tiling, tile), panel, block.scratch});
+              block, *block.decoded,
+              {first_row(block.tiling, tile), panel, block.scratch,
+               fetch < fetch_end ? fetch : nullptr});
+          fetch += block.codes->num_units * kFetchBytes;
         }
       }
     }
@@ -117,8 +128,10 @@ class GroupLoops : private LinearLoops<Ops> {
   // `rows` rows by a panel, as many Vecs of columns at once as there are registers for.
   template <CodeKind kind, int rows>
   static void tile(const LinearBlock& block, const CodePanels& shape, const Place& place) {
-    constexpr int kAtOnce =
-        Ops::vectors(rows) < kVectorsPerPanel ? Ops::vectors(rows) : kVectorsPerPanel;
+    // Where that leaves enough of them to work on, each has registers for its sum and its total.
+    constexpr bool kHalves = Ops::kDecodesAlong && kind == CodeKind::kBFloat16;
+    constexpr int kFit = Ops::vectors(rows) / (kHalves ? 2 : 1);
+    constexpr int kAtOnce = kFit < kVectorsPerPanel ? kFit : kVectorsPerPanel;
     for (int v = 0; v < kVectorsPerPanel; v += kAtOnce) {
       part<kind, rows, kAtOnce>(block, shape, place, v);
     }
@@ -131,6 +144,7 @@ class GroupLoops : private LinearLoops<Ops> {
     const float* sums = block.sums + place.row * shape.num_groups;
     const char* b = place.b;
     const typename Ops::Table table = Ops::load_table(shape.values);
+    const char* fetch = first == 0 ? place.fetch : nullptr;
     const int64_t ahead = Plain::is_foreseen(block, rows) ? 0 : kAheadBytes;
     Vec total[rows][vectors];
     Plain::template clear<rows, vectors>(total);
@@ -148,8 +162,14 @@ class GroupLoops : private LinearLoops<Ops> {
         Vec acc[rows][vectors];
         Plain::template clear<rows, vectors>(acc);
         for (int64_t unit = 0; unit < units; ++unit) {
-          if constexpr (kind != CodeKind::kBFloat16) {
-            if (ahead != 0) ask(b + ahead, kUnitBytes<kind>);
+          if constexpr (kind == CodeKind::kBFloat16) {
+            if (fetch != nullptr) {
+#pragma GCC unroll 4
+              for (int line = 0; line < kFetchBytes; line += 64) Ops::prefetch(fetch + line);
+              fetch += kFetchBytes;
+            }
+          } else if (ahead != 0) {
+            ask(b + ahead, kUnitBytes<kind>);
           }
           multiply_unit<kind, rows, vectors>(a, b, table, first, acc);
           a += kCodeUnitSteps * rows * Ops::kRowBytes;
@@ -323,6 +343,7 @@ class GroupLoops : private LinearLoops<Ops> {
     int64_t units_left = shape.num_units;
     for (int64_t group = 0; group < shape.num_groups;) {
       const char* header = b;
+      ask(header + kAheadBytes, shape.header_bytes);
       b += shape.header_bytes;
       const int64_t left = shape.num_groups - group;
       const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
