@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,31 @@ struct LayoutOfWeights {
   bool operator==(const LayoutOfWeights&) const = default;
 };
 
+// Blocks of the KV cache that a sequence of num_tokens tokens must have at a time to be computed.
+// `windows`: of each group of layers, which has a block table of its own, how many tokens the
+// layers see, the newest included; 0 = all. A group with a window holds the blocks that the next
+// token sees and the one that it goes to; a step of more tokens takes more where there are more.
+inline int64_t kv_blocks_for(int64_t num_tokens, std::span<const int> windows, int block_size) {
+  const int64_t of_text = (num_tokens + block_size - 1) / block_size;
+  int64_t sum = 0;
+  for (const int window : windows) {
+    const int64_t seen = (int64_t{window} + block_size - 1) / block_size + 1;
+    sum += window > 0 ? std::min(of_text, seen) : of_text;
+  }
+  return sum;
+}
+// The largest number of tokens, up to `most`, for which num_blocks are enough.
+inline int64_t kv_tokens_in(int64_t num_blocks, std::span<const int> windows, int block_size,
+                            int64_t most) {
+  int64_t enough = 0, too_many = most + 1;
+  while (too_many - enough > 1) {
+    const int64_t middle = enough + (too_many - enough) / 2;
+    const bool fits = kv_blocks_for(middle, windows, block_size) <= num_blocks;
+    (fits ? enough : too_many) = middle;
+  }
+  return enough;
+}
+
 // What an engine accepts at most.
 struct EngineLimits {
   // Tokens in one step.
@@ -40,14 +66,25 @@ struct EngineLimits {
   int num_kvcache_blocks = 0;
   // Tokens.
   int kvcache_block_size = 0;
+  // See kv_blocks_for. Each block belongs to one group at a time.
+  std::vector<int> kv_windows = {0};
   // false: requests with another priority than 0 are refused.
   bool takes_priorities = false;
 
   // The longest prompt and output together. The last token needs no place in the KV cache, because
   // it is never fed back: hence + 1.
   int max_num_tokens() const {
-    const int64_t in_kv_cache = int64_t{num_kvcache_blocks} * kvcache_block_size + 1;
-    return static_cast<int>(std::min<int64_t>(max_model_len, in_kv_cache));
+    if (num_kvcache_blocks == 0) return std::min(max_model_len, 1);
+    return static_cast<int>(kv_tokens_in(num_kvcache_blocks, kv_windows, kvcache_block_size,
+                                         int64_t{max_model_len} - 1)) +
+           1;
+  }
+  int64_t blocks_for(int64_t num_tokens) const {
+    return kv_blocks_for(num_tokens, kv_windows, kvcache_block_size);
+  }
+  // What all groups together hold of texts whose every block is kept.
+  int64_t num_kvcache_tokens() const {
+    return num_kvcache_blocks / std::ssize(kv_windows) * kvcache_block_size;
   }
   bool operator==(const EngineLimits&) const = default;
 };
@@ -75,8 +112,11 @@ struct EngineInfo : EngineLimits {
   std::vector<std::string> layers;
   // How the layers are computed, a line each.
   std::vector<std::string> plan;
+  // Of all layers.
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
+  // Which layers share blocks of the KV cache, a line for those that see alike.
+  std::vector<std::string> kv_groups;
   // Of what max_model_len and the KV cache are, and why: a sentence.
   std::string sizing;
   // The model's file, or the key in a GGUF file, that gives the default temperature; empty = none

@@ -146,9 +146,12 @@ TEST_P(LlmEqualities, ChunkSizes) {
 
 TEST_P(LlmEqualities, Preemption) {
   const auto ample = generate(base_config());
+  // Those of the longest request and three more.
+  const auto num_blocks =
+      static_cast<int>(load(base_config()).engine().info().blocks_for(90 + 20 - 1)) + 3;
   for (const bool caching : {true, false}) {
     EngineConfig config = base_config();
-    config.num_kvcache_blocks = 10;
+    config.num_kvcache_blocks = num_blocks;
     config.enable_prefix_caching = caching;
     const auto tight = generate(config);
     int num_preemptions = 0;

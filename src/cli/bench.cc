@@ -314,9 +314,8 @@ void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
         "--max-num-batched-tokens");
   // The last token is never read, so that nothing of it is kept.
   const int64_t num_tokens = int64_t{options.input_len} + options.output_len - 1;
-  const int64_t blocks = (num_tokens + info.kvcache_block_size - 1) / info.kvcache_block_size;
-  check(options.batch_size * blocks, info.num_kvcache_blocks, "blocks of the KV cache",
-        "--num-kvcache-blocks or --kv-cache-memory");
+  check(options.batch_size * info.blocks_for(num_tokens), info.num_kvcache_blocks,
+        "blocks of the KV cache", "--num-kvcache-blocks or --kv-cache-memory");
 }
 
 int bench_latency(const LatencyOptions& options) {

@@ -76,11 +76,9 @@ void print_formats(const EngineInfo& facts) {
 int info(const InfoOptions& options) {
   const LLMEngine engine(options.model.path, options.engine);
   const EngineInfo& facts = engine.info();
-  const int64_t tokens = static_cast<int64_t>(facts.num_kvcache_blocks) * facts.kvcache_block_size;
   // The last token is never fed back, so it needs no room.
-  const int blocks_each =
-      (facts.max_model_len - 1 + facts.kvcache_block_size - 1) / facts.kvcache_block_size;
-  const int full_length_requests = facts.num_kvcache_blocks / std::max(1, blocks_each);
+  const int64_t blocks_each = facts.blocks_for(facts.max_model_len - 1);
+  const int64_t full_length_requests = facts.num_kvcache_blocks / std::max<int64_t>(1, blocks_each);
   if (options.json) {
     nlohmann::ordered_json formats = nlohmann::ordered_json::object();
     for (const WeightFormat& format : facts.weight_formats) {
@@ -107,6 +105,7 @@ int info(const InfoOptions& options) {
                                          {"kvcache_block_size", facts.kvcache_block_size},
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
+                                         {"kv_groups", facts.kv_groups},
                                          {"full_length_requests", full_length_requests},
                                          {"sizing", facts.sizing},
                                          {"plan", facts.plan},
@@ -127,10 +126,12 @@ int info(const InfoOptions& options) {
   print_row("vocabulary", counted(facts.vocab_size, "token"));
   print_row("max_model_len", counted(facts.max_model_len, "token"));
   print_row("KV cache per token", counted(facts.kv_bytes_per_token, "byte"));
-  print_row(
-      "KV cache",
-      fmt::format("{} of {} tokens = {} tokens, {}", counted(facts.num_kvcache_blocks, "block"),
-                  facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
+  print_row("KV cache",
+            fmt::format("{} of {} tokens = {} tokens, {}",
+                        counted(facts.num_kvcache_blocks, "block"), facts.kvcache_block_size,
+                        facts.num_kvcache_tokens(), mebibytes(facts.kv_cache_bytes)));
+  // One group is what everybody expects.
+  if (facts.kv_windows != std::vector<int>{0}) print_rows("KV cache groups", facts.kv_groups);
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
   print_row("chosen", facts.sizing);

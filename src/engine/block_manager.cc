@@ -4,14 +4,16 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "base/check.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
 
 namespace {
+
+constexpr int32_t kNoBlock = -1;
 
 uint64_t xxhash(uint64_t parent, std::span<const int32_t> token_ids) {
   return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), parent);
@@ -19,259 +21,261 @@ uint64_t xxhash(uint64_t parent, std::span<const int32_t> token_ids) {
 
 }  // namespace
 
-BlockManager::BlockManager(int num_blocks, int block_size)
-    : BlockManager(num_blocks, block_size, xxhash) {}
+BlockManager::BlockManager(int num_blocks, int block_size, std::vector<int> windows)
+    : BlockManager(num_blocks, block_size, xxhash, std::move(windows)) {}
 
-BlockManager::BlockManager(int num_blocks, int block_size, HashFunction hash)
+BlockManager::BlockManager(int num_blocks, int block_size, TextChain::HashFunction hash,
+                           std::vector<int> windows)
     : block_size_(block_size),
-      hash_(std::move(hash)),
-      blocks_(static_cast<size_t>(num_blocks) + 1),
-      token_ids_(static_cast<size_t>(num_blocks) * block_size),
-      buckets_(std::bit_ceil(static_cast<size_t>(num_blocks) + 1), -1) {
-  NANOVLLM_CHECK(num_blocks > 0 && block_size > 0);
-  const int anchor = num_blocks;
-  blocks_[anchor].prev = blocks_[anchor].next = anchor;
-  for (int block = 0; block < num_blocks; ++block) link(block, anchor);
+      windows_(std::move(windows)),
+      num_groups_(static_cast<int>(windows_.size())),
+      num_windows_(static_cast<int>(std::ranges::count_if(windows_, [](int w) { return w > 0; }))),
+      pool_(num_blocks),
+      chain_(num_blocks, block_size, num_groups_, std::move(hash)),
+      runs_(num_groups_) {}
+
+int64_t BlockManager::blocks_for(int num_tokens) const {
+  return kv_blocks_for(num_tokens, windows_, block_size_);
 }
 
 bool BlockManager::allocate(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.block_table.empty());
-  sequence.block_table.reserve(blocks_for(sequence.num_tokens()));  // nothing below can throw
-  if (sequence.reads_prefix_cache) match_prefix(sequence);
-  const auto num_hits = static_cast<int>(sequence.block_table.size());
-  const auto num_free_hits =
-      static_cast<int>(std::count_if(sequence.block_table.begin(), sequence.block_table.end(),
-                                     [this](int block) { return blocks_[block].ref_count == 0; }));
-  if (num_free_ - num_free_hits < blocks_for(sequence.num_tokens()) - num_hits) {
+  const int num_rows_needed = rows_for(sequence.num_tokens());
+  sequence.block_table.reserve(place(num_rows_needed, 0));  // nothing below can throw
+  const PrefixChain prefix = sequence.reads_prefix_cache ? find_prefix(sequence) : PrefixChain();
+  if (!take_over(sequence, prefix)) {
     sequence.block_table.clear();
-    sequence.chain = {};
     return false;
   }
-  for (const int block : sequence.block_table) hold(block);
-  reserve(sequence, sequence.num_tokens());
-  // The last token is computed again where all of them are cached: only that gives its logits.
-  sequence.num_computed_tokens = std::min(num_hits * block_size_, sequence.num_tokens() - 1);
+  while (num_rows(sequence) < num_rows_needed) add_row(sequence);
+  return true;
+}
+
+// The longest beginning of the sequence that ends at a block boundary and of which every group has
+// what is seen behind it.
+PrefixChain BlockManager::find_prefix(const Sequence& sequence) {
+  const auto num_known = static_cast<int>(sequence.token_ids.size());
+  const int num_full = std::min(num_known, sequence.num_cacheable_tokens) / block_size_;
+  PrefixChain chain, longest;
+  std::ranges::fill(runs_, 0);  // how many blocks each group has in a row, up to chain.node
+  while (chain.num_blocks < num_full) {
+    const int node = chain_.find(
+        chain_.text(chain.node, sequence.cache_salt, tokens_of_row(sequence, chain.num_blocks)));
+    if (node == TextChain::kNone) break;
+    chain = {chain.num_blocks + 1, node};
+    const int next = first_to_compute(sequence, chain);
+    bool all_have_it = true;
+    for (int group = 0; group < num_groups_; ++group) {
+      runs_[group] = chain_.block(node, group) == TextChain::kNone ? 0 : runs_[group] + 1;
+      if (runs_[group] < chain.num_blocks - first_row(group, next)) all_have_it = false;
+      if (windows_[group] == 0 && runs_[group] < chain.num_blocks) return longest;
+    }
+    if (all_have_it) longest = chain;
+  }
+  return longest;
+}
+
+// Holds what the cache has of `prefix`, if the rest of the sequence fits besides. The table has
+// memory for it.
+bool BlockManager::take_over(Sequence& sequence, const PrefixChain& prefix) {
+  std::vector<int32_t>& table = sequence.block_table;
+  table.assign(place(prefix.num_blocks, 0), kNoBlock);
+  const int next = first_to_compute(sequence, prefix);
+  int64_t num_hits = 0, num_free_hits = 0;
+  int node = prefix.node;
+  for (int row = prefix.num_blocks - 1; row >= 0; --row) {
+    for (int group = 0; group < num_groups_; ++group) {
+      if (row < first_row(group, next)) continue;
+      const int block = table[place(row, group)] = chain_.block(node, group);
+      ++num_hits;
+      if (pool_.is_free(block)) ++num_free_hits;
+    }
+    node = chain_.parent(node);
+  }
+  const int64_t num_new = blocks_for(sequence.num_tokens()) - num_hits;
+  if (pool_.num_free() - num_free_hits < num_new) return false;
+  for (const int block : table) {
+    if (block != kNoBlock) pool_.hold(block);
+  }
+  chain_.hold(prefix.node);
+  sequence.chain = prefix;
+  sequence.num_window_rows = prefix.num_blocks;
+  sequence.num_computed_tokens = sequence.num_settled_tokens = next;
   return true;
 }
 
 bool BlockManager::reserve(Sequence& sequence, int num_tokens) {
-  const auto num_held = static_cast<int>(sequence.block_table.size());
-  if (num_tokens <= int64_t{num_held} * block_size_) return true;  // mostly: spares a division
-  const int num_missing = blocks_for(num_tokens) - num_held;
-  if (num_missing > num_free_) return false;
-  for (int i = 0; i < num_missing; ++i) {
-    int32_t& block = sequence.block_table.emplace_back();  // throws before a block is held
-    block = take_free_block();
+  const int64_t in_table = std::ssize(sequence.block_table) * block_size_;
+  const int64_t in_windows = int64_t{sequence.num_window_rows} * block_size_;
+  if (int64_t{num_tokens} * num_groups_ <= in_table &&
+      (num_windows_ == 0 || num_tokens <= in_windows)) {
+    return true;  // mostly: spares divisions
+  }
+  if (num_tokens_with_room(sequence, num_tokens) < num_tokens) return false;
+  const int num_rows_needed = rows_for(num_tokens);
+  while (num_rows(sequence) < num_rows_needed) add_row(sequence);
+  for (int& row = sequence.num_window_rows; num_windows_ > 0 && row < num_rows_needed; ++row) {
+    for (int group = 0; group < num_groups_; ++group) {
+      if (windows_[group] > 0) sequence.block_table[place(row, group)] = take_block();
+    }
   }
   return true;
 }
 
-void BlockManager::deallocate(Sequence& sequence) {
-  while (!sequence.block_table.empty()) {
-    drop(sequence.block_table.back());
-    sequence.block_table.pop_back();
+int BlockManager::num_tokens_with_room(const Sequence& sequence, int num_tokens) const {
+  const int rows = num_rows(sequence);
+  // Rows in which only the groups with a window lack blocks come first.
+  const int lacking = num_windows_ == 0 ? 0 : (rows - sequence.num_window_rows) * num_windows_;
+  const int num_free = pool_.num_free();
+  const int with_room = num_free < lacking ? sequence.num_window_rows + num_free / num_windows_
+                                           : rows + (num_free - lacking) / num_groups_;
+  return static_cast<int>(std::min<int64_t>(num_tokens, int64_t{with_room} * block_size_));
+}
+
+// With blocks of the groups without a window.
+void BlockManager::add_row(Sequence& sequence) {
+  std::vector<int32_t>& table = sequence.block_table;
+  const size_t begin = table.size();
+  table.resize(begin + num_groups_, kNoBlock);  // throws before a block is held
+  for (int group = 0; group < num_groups_; ++group) {
+    if (windows_[group] == 0) table[begin + group] = take_block();
   }
+}
+
+int BlockManager::take_block() {
+  const int block = pool_.next_free();
+  const BlockPool::Content lost = pool_.content(block);
+  if (lost.node != TextChain::kNone) {
+    pool_.clear_content(block);
+    chain_.clear_block(lost.node, lost.group);
+  }
+  return pool_.take();
+}
+
+void BlockManager::deallocate(Sequence& sequence) {
+  std::vector<int32_t>& table = sequence.block_table;
+  for (; !table.empty(); table.pop_back()) {
+    if (table.back() != kNoBlock) pool_.drop(table.back());
+  }
+  chain_.drop(sequence.chain.node);
   sequence.chain = {};
-  sequence.num_computed_tokens = 0;
+  sequence.num_window_rows = sequence.num_computed_tokens = sequence.num_settled_tokens = 0;
 }
 
 void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
-  num_tokens = std::min(num_tokens, sequence.num_cacheable_tokens);
+  register_full_rows(sequence, std::min(num_tokens, sequence.num_cacheable_tokens));
+  if (num_windows_ > 0) give_back_unseen(sequence, num_tokens);
+}
+
+void BlockManager::register_full_rows(Sequence& sequence, int num_tokens) {
   PrefixChain& chain = sequence.chain;
   if (num_tokens < (chain.num_blocks + int64_t{1}) * block_size_) return;
   const int num_full = num_tokens / block_size_;
-  if (chain.num_blocks == 0) chain = {.hash = sequence.cache_salt};
   while (chain.num_blocks < num_full) {
-    const auto tokens =
-        std::span<const int32_t>(sequence.token_ids)
-            .subspan(static_cast<size_t>(chain.num_blocks) * block_size_, block_size_);
-    const uint64_t hash = hash_(chain.hash, tokens);
-    int& block = sequence.block_table[chain.num_blocks];
-    if (const int found = find_block(hash, sequence, tokens, chain.content_id); found >= 0) {
+    const TextChain::Text text =
+        chain_.text(chain.node, sequence.cache_salt, tokens_of_row(sequence, chain.num_blocks));
+    int node = chain_.find(text);
+    if (node == TextChain::kNone) {
+      node = chain_.add(text);
+    } else {
+      chain_.hold(node);
+    }
+    register_row(sequence, chain.num_blocks, node);
+    chain_.drop(chain.node);  // its child holds it
+    chain = {chain.num_blocks + 1, node};
+  }
+}
+
+void BlockManager::register_row(Sequence& sequence, int row, int node) {
+  for (int group = 0; group < num_groups_; ++group) {
+    int32_t& block = sequence.block_table[place(row, group)];
+    NANOVLLM_CHECK(block != kNoBlock);
+    const int found = chain_.block(node, group);
+    if (found == TextChain::kNone) {
+      pool_.set_content(block, {node, group});
+      chain_.set_block(node, group, block);
+    } else {
       // Another sequence computed the same text first. Held as its own, that block outlives all
       // that will be registered after it.
-      hold(found);
-      drop(std::exchange(block, found));
-    } else {
-      register_block(block, hash, sequence, tokens, chain.content_id);
-    }
-    chain = {chain.num_blocks + 1, hash, blocks_[block].content_id};
-  }
-}
-
-void BlockManager::register_block(int block, uint64_t hash, const Sequence& sequence,
-                                  std::span<const int32_t> token_ids, uint64_t parent_id) {
-  Block& b = blocks_[block];
-  NANOVLLM_CHECK(b.content_id == 0);
-  b.content_id = next_content_id_++;
-  b.parent_id = parent_id;
-  b.salt = sequence.cache_salt;
-  b.hash = hash;
-  std::copy(token_ids.begin(), token_ids.end(),
-            token_ids_.begin() + static_cast<ptrdiff_t>(block) * block_size_);
-  int& bucket = buckets_[hash & (buckets_.size() - 1)];
-  b.next_in_bucket = std::exchange(bucket, block);
-  ++num_registered_;
-}
-
-int BlockManager::find_block(uint64_t hash, const Sequence& sequence,
-                             std::span<const int32_t> token_ids, uint64_t parent_id) const {
-  for (int block = buckets_[hash & (buckets_.size() - 1)]; block >= 0;
-       block = blocks_[block].next_in_bucket) {
-    const Block& b = blocks_[block];
-    if (b.hash == hash && b.parent_id == parent_id && b.salt == sequence.cache_salt &&
-        std::ranges::equal(tokens_of(block), token_ids)) {
-      return block;
+      pool_.hold(found);
+      pool_.drop(std::exchange(block, found));
     }
   }
-  return -1;
 }
 
-// Fills block_table and chain with the longest beginning of the sequence that is cached; holds
-// nothing yet.
-void BlockManager::match_prefix(Sequence& sequence) const {
-  const auto num_known = static_cast<int>(sequence.token_ids.size());
-  const int num_full = std::min(num_known, sequence.num_cacheable_tokens) / block_size_;
-  PrefixChain chain{.hash = sequence.cache_salt};
-  while (chain.num_blocks < num_full) {
-    const auto tokens =
-        std::span<const int32_t>(sequence.token_ids)
-            .subspan(static_cast<size_t>(chain.num_blocks) * block_size_, block_size_);
-    const uint64_t hash = hash_(chain.hash, tokens);
-    const int block = find_block(hash, sequence, tokens, chain.content_id);
-    if (block < 0) break;
-    sequence.block_table.push_back(block);
-    chain = {chain.num_blocks + 1, hash, blocks_[block].content_id};
+void BlockManager::give_back_unseen(Sequence& sequence, int num_tokens) {
+  for (int group = 0; group < num_groups_; ++group) {
+    const int end = first_row(group, num_tokens);
+    for (int row = first_row(group, sequence.num_settled_tokens); row < end; ++row) {
+      pool_.drop(std::exchange(sequence.block_table[place(row, group)], kNoBlock));
+    }
   }
-  sequence.chain = chain;
-}
-
-int BlockManager::take_free_block() {
-  const int block = blocks_.back().next;
-  if (blocks_[block].content_id != 0) unregister(block);
-  hold(block);
-  return block;
-}
-
-void BlockManager::hold(int block) {
-  if (blocks_[block].ref_count++ == 0) unlink(block);
-}
-
-void BlockManager::drop(int block) {
-  NANOVLLM_CHECK(blocks_[block].ref_count > 0);
-  if (--blocks_[block].ref_count > 0) return;
-  const int anchor = num_blocks();
-  link(block, blocks_[block].content_id == 0 ? blocks_[anchor].next : anchor);
-}
-
-void BlockManager::unregister(int block) {
-  Block& b = blocks_[block];
-  int* place = &buckets_[b.hash & (buckets_.size() - 1)];
-  while (*place != block) place = &blocks_[*place].next_in_bucket;
-  *place = b.next_in_bucket;
-  b.next_in_bucket = -1;
-  b.content_id = 0;
-  --num_registered_;
-}
-
-void BlockManager::link(int block, int before) {
-  Block& b = blocks_[block];
-  b.next = before;
-  b.prev = std::exchange(blocks_[before].prev, block);
-  blocks_[b.prev].next = block;
-  ++num_free_;
-}
-
-void BlockManager::unlink(int block) {
-  const Block& b = blocks_[block];
-  blocks_[b.prev].next = b.next;
-  blocks_[b.next].prev = b.prev;
-  --num_free_;
+  sequence.num_settled_tokens = num_tokens;
 }
 
 std::string BlockManager::check_integrity(std::span<const Sequence* const> sequences) const {
-  std::vector<int> holders(num_blocks(), 0);
+  std::vector<int> block_holders(num_blocks(), 0);
+  std::vector<int> node_holders(chain_.max_node() + 1, 0);
   for (const Sequence* sequence : sequences) {
     if (std::string wrong = check_sequence(*sequence); !wrong.empty()) return wrong;
-    for (const int block : sequence->block_table) ++holders[block];
+    for (const int block : sequence->block_table) {
+      if (block != kNoBlock) ++block_holders[block];
+    }
+    if (sequence->chain.node != TextChain::kNone) ++node_holders[sequence->chain.node];
   }
   for (int block = 0; block < num_blocks(); ++block) {
-    if (holders[block] != blocks_[block].ref_count) {
-      return fmt::format("block {} counts {} holders but has {}", block, blocks_[block].ref_count,
-                         holders[block]);
+    const auto [node, group] = pool_.content(block);
+    if (node != TextChain::kNone && chain_.block(node, group) != block) {
+      return fmt::format("block {} has the KV of a text that has another block", block);
     }
   }
-  if (std::string wrong = check_free_list(); !wrong.empty()) return wrong;
-  return check_hash_table();
+  if (chain_.num_blocks() != pool_.num_cached()) return "a text has a block of another text";
+  if (std::string wrong = pool_.check(block_holders); !wrong.empty()) return wrong;
+  return chain_.check(node_holders);
 }
 
-std::string BlockManager::check_free_list() const {
-  const int anchor = num_blocks();
-  int length = 0;
-  for (int block = blocks_[anchor].next; block != anchor; block = blocks_[block].next) {
-    if (++length > num_free_) return "the free list is longer than its count";
-    if (blocks_[block].ref_count != 0) return fmt::format("block {} is free and held", block);
-    if (blocks_[blocks_[block].next].prev != block) {
-      return fmt::format("the free list breaks at block {}", block);
-    }
-  }
-  if (length != num_free_) return "the free list is shorter than its count";
-  const auto unheld = std::count_if(blocks_.begin(), blocks_.end() - 1,
-                                    [](const Block& b) { return b.ref_count == 0; });
-  if (unheld != num_free_) return "a block is neither free nor held";
-  return "";
-}
-
-std::string BlockManager::check_hash_table() const {
-  int count = 0;
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    for (int block = buckets_[bucket]; block >= 0; block = blocks_[block].next_in_bucket) {
-      const Block& b = blocks_[block];
-      if (++count > num_registered_) return "the hash table holds more than its count";
-      if (b.content_id == 0) return fmt::format("block {} is findable without content", block);
-      if (b.content_id >= next_content_id_ || b.parent_id >= b.content_id) {
-        return fmt::format("block {} has an impossible identity", block);
-      }
-      if ((b.hash & (buckets_.size() - 1)) != bucket) {
-        return fmt::format("block {} is in the wrong bucket", block);
-      }
-    }
-  }
-  if (count != num_registered_) return "the hash table holds less than its count";
-  const auto registered = std::count_if(blocks_.begin(), blocks_.end() - 1,
-                                        [](const Block& b) { return b.content_id != 0; });
-  if (registered != num_registered_) return "a registered block can't be found";
-  return "";
-}
-
-// A sequence holds what it registered or found: its text, each block the child of the one before.
 std::string BlockManager::check_sequence(const Sequence& sequence) const {
-  const auto num_held = static_cast<int>(sequence.block_table.size());
   const PrefixChain& chain = sequence.chain;
-  if (chain.num_blocks > num_held) return "a sequence registered blocks it does not hold";
-  if (num_held > 0 && sequence.num_computed_tokens > num_held * block_size_) {
-    return "a sequence computed tokens it has no blocks for";
+  if (chain.num_blocks > num_rows(sequence) || sequence.num_window_rows > num_rows(sequence)) {
+    return "a sequence has less blocks than it accounts for";
   }
-  uint64_t parent_id = 0;
-  for (int i = 0; i < num_held; ++i) {
-    const int block = sequence.block_table[i];
-    if (block < 0 || block >= num_blocks()) return fmt::format("block {} does not exist", block);
-    const uint64_t content_id = blocks_[block].content_id;
-    if ((content_id != 0) != (i < chain.num_blocks)) {
-      return fmt::format("block {} is registered or not, unlike its sequence", block);
-    }
-    if (content_id == 0) continue;
-    const auto begin = sequence.token_ids.begin() + static_cast<ptrdiff_t>(i) * block_size_;
-    if ((i + 1) * block_size_ > static_cast<int>(sequence.token_ids.size()) ||
-        !std::equal(begin, begin + block_size_, tokens_of(block).begin())) {
-      return fmt::format("block {} is registered for another text", block);
-    }
-    if (blocks_[block].parent_id != std::exchange(parent_id, content_id)) {
-      return fmt::format("block {} does not continue the block before it", block);
-    }
+  if (place(num_rows(sequence), 0) != sequence.block_table.size()) {
+    return "a block table ends within a row";
   }
-  if (chain.num_blocks > 0 && chain.content_id != parent_id) {
-    return "a sequence continues another content than its last registered block's";
+  int node = chain.node;
+  for (int row = num_rows(sequence) - 1; row >= 0; --row) {
+    const bool is_registered = row < chain.num_blocks;
+    if (is_registered && node == TextChain::kNone) return "a sequence's text begins too late";
+    for (int group = 0; group < num_groups_; ++group) {
+      const int expected = is_registered ? node : TextChain::kNone;
+      if (auto wrong = check_entry(sequence, row, group, expected); !wrong.empty()) return wrong;
+    }
+    if (!is_registered) continue;
+    if ((row + 1) * block_size_ > static_cast<int>(sequence.token_ids.size()) ||
+        !std::ranges::equal(chain_.token_ids(node), tokens_of_row(sequence, row)) ||
+        chain_.salt(node) != sequence.cache_salt) {
+      return fmt::format("node {} is another text than its sequence's", node);
+    }
+    node = chain_.parent(node);
+  }
+  return node == TextChain::kNone ? "" : "a sequence's text is longer than its blocks";
+}
+
+std::string BlockManager::check_entry(const Sequence& sequence, int row, int group,
+                                      int node) const {
+  const int block = sequence.block_table[place(row, group)];
+  const bool is_needed =
+      windows_[group] == 0 ||
+      (row >= first_row(group, sequence.num_settled_tokens) && row < sequence.num_window_rows);
+  if ((block != kNoBlock) != is_needed) {
+    return fmt::format("a sequence has block {} in row {} of group {}", block, row, group);
+  }
+  if (block == kNoBlock) return "";
+  if (pool_.content(block).node != node) {
+    return fmt::format("block {} is registered or not, unlike its sequence", block);
+  }
+  if (node != TextChain::kNone && pool_.content(block).group != group) {
+    return fmt::format("block {} is in the table of another group", block);
   }
   return "";
 }

@@ -1,101 +1,113 @@
-// The KV cache's blocks: who holds which, and which contents can be shared.
+// Which blocks of the KV cache a sequence has, and what it can take over from others.
 //
-// A block whose tokens are all computed may be registered under a hash that is chained over the
-// whole text before it. Registered content gets a number (content_id) that is never used twice. A
-// block is found only if its own tokens are equal and its parent_id is the content_id of the block
-// found just before it: a hash collision costs a comparison but never gives the KV of another text.
-// Blocks that nobody holds are free, whether they are registered or not. They are in one list in
-// the order in which they will be taken: those without content first, then the least recently used;
-// of one sequence, the last block first.
+// Layers that need the same of the past are a group: all of it, or what a window sees. Each group
+// has its own block table; all take their blocks from one pool. A group with a window is given room
+// for a step's tokens, and gives back what no later token sees. Blocks whose tokens are computed
+// are registered: each is the group's block of a node of the TextChain, and can be found there,
+// held or free, until it is taken for something else. A sequence continues at the last block
+// boundary at which every group has what the next token sees.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/block_pool.h"
 #include "engine/sequence.h"
+#include "engine/text_chain.h"
 
 namespace nanovllm {
 
 // All operations are O(1) a block. Not thread-safe.
 class BlockManager {
  public:
-  // Hash of a block's tokens that continues `parent`, the hash of the block before it (of the first
-  // block: Sequence::cache_salt).
-  using HashFunction = std::function<uint64_t(uint64_t parent, std::span<const int32_t> token_ids)>;
-
-  BlockManager(int num_blocks, int block_size);
+  // `windows`: of each group, see kv_blocks_for.
+  BlockManager(int num_blocks, int block_size, std::vector<int> windows = {0});
   // Tests inject hash functions that collide.
-  BlockManager(int num_blocks, int block_size, HashFunction hash);
+  BlockManager(int num_blocks, int block_size, TextChain::HashFunction hash,
+               std::vector<int> windows = {0});
 
-  // Gives a sequence without blocks all that it needs for its present tokens: first those that the
-  // cache holds, then free blocks. At least one token is left to compute. Returns false and changes
-  // nothing if there are not enough free blocks.
+  // Gives a sequence without blocks what the cache holds of its present tokens and, in groups
+  // without a window, free blocks for all the others. At least one token is left to compute, and
+  // there is room for at least one. Returns false and changes nothing if there are not as many free
+  // blocks as all present tokens need (blocks_for).
   bool allocate(Sequence& sequence);
   // Adds blocks until the first num_tokens tokens have room. Returns false and changes nothing if
   // there are not enough free blocks.
   bool reserve(Sequence& sequence, int num_tokens);
+  // Of the first num_tokens tokens, for how many reserve() would find room.
+  int num_tokens_with_room(const Sequence& sequence, int num_tokens) const;
   // Takes all blocks back. Registered ones can still be found until they are used for something
   // else.
   void deallocate(Sequence& sequence);
-  // Registers the blocks that the first num_tokens tokens fill. Their KV must have been computed.
+  // To be called when the KV of the first num_tokens tokens is there to stay: it has been computed,
+  // and none of them is a guess. Registers the blocks that they fill, and gives back those that no
+  // later token sees.
   // If another sequence registered the same text first, this sequence takes that block and gives up
   // its own. Steps in flight may still read the old block; none writes to either of the two,
   // because SequenceInput::kv_write_begin keeps steps from writing to registered blocks.
   void register_computed(Sequence& sequence, int num_tokens);
+  // Whether steps in flight compute tokens of it whose register_computed() may give blocks back.
+  bool may_give_back(const Sequence& sequence) const {
+    return num_windows_ > 0 && sequence.num_settled_tokens < sequence.num_computed_tokens;
+  }
 
-  int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
-  int num_free_blocks() const { return num_free_; }
-  int num_used_blocks() const { return num_blocks() - num_free_; }
+  int num_blocks() const { return pool_.num_blocks(); }
+  int num_free_blocks() const { return pool_.num_free(); }
+  int num_used_blocks() const { return num_blocks() - num_free_blocks(); }
   // Registered ones, used or free.
-  int num_cached_blocks() const { return num_registered_; }
+  int num_cached_blocks() const { return pool_.num_cached(); }
   int block_size() const { return block_size_; }
-  int blocks_for(int num_tokens) const { return (num_tokens + block_size_ - 1) / block_size_; }
+  // What a sequence of so many tokens must have at a time to be computed.
+  int64_t blocks_for(int num_tokens) const;
 
   // Checks everything here against the sequences that hold blocks: reference counts, free list,
-  // hash table, and that every registered block has the text it is registered for. Returns an empty
-  // string or what is wrong.
+  // hash table, that each group has the blocks that the next token sees and no older ones, and that
+  // every registered block has the text it is registered for. Returns an empty string or what is
+  // wrong.
   std::string check_integrity(std::span<const Sequence* const> sequences) const;
 
  private:
-  struct Block {
-    int ref_count = 0;
-    int prev = 0, next = 0;   // in the free list while ref_count is 0
-    int next_in_bucket = -1;  // in the hash table while content_id is not 0
-    uint64_t content_id = 0;  // 0 = not registered
-    uint64_t parent_id = 0;   // content that this one continues; 0 = the beginning of a text
-    uint64_t salt = 0;
-    uint64_t hash = 0;
-  };
-
-  std::span<const int32_t> tokens_of(int block) const {
-    return std::span(token_ids_).subspan(static_cast<size_t>(block) * block_size_, block_size_);
+  // A row of a block table: the groups' blocks of the same tokens.
+  int rows_for(int num_tokens) const { return (num_tokens + block_size_ - 1) / block_size_; }
+  int num_rows(const Sequence& sequence) const {
+    return static_cast<int>(sequence.block_table.size()) / num_groups_;
   }
-  int find_block(uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
-                 uint64_t parent_id) const;
-  void match_prefix(Sequence& sequence) const;
-  void register_block(int block, uint64_t hash, const Sequence& sequence,
-                      std::span<const int32_t> token_ids, uint64_t parent_id);
-  int take_free_block();
-  void hold(int block);  // one more sequence has it
-  void drop(int block);  // one less; without any it is free
-  void unregister(int block);
-  void link(int block, int before);  // into the free list
-  void unlink(int block);            // out of it
-  std::string check_free_list() const;
-  std::string check_hash_table() const;
+  size_t place(int row, int group) const { return static_cast<size_t>(row) * num_groups_ + group; }
+  // The first row that the token at `position` sees.
+  int first_row(int group, int position) const {
+    const int window = windows_[group];
+    return window == 0 ? 0 : std::max(0, position - window + 1) / block_size_;
+  }
+  std::span<const int32_t> tokens_of_row(const Sequence& sequence, int row) const {
+    return std::span(sequence.token_ids)
+        .subspan(static_cast<size_t>(row) * block_size_, block_size_);
+  }
+  // Where the sequence continues behind `prefix`. If all its tokens are cached, the last one is
+  // computed again: only that gives its logits.
+  int first_to_compute(const Sequence& sequence, const PrefixChain& prefix) const {
+    return std::min(prefix.num_blocks * block_size_, sequence.num_tokens() - 1);
+  }
+
+  PrefixChain find_prefix(const Sequence& sequence);
+  bool take_over(Sequence& sequence, const PrefixChain& prefix);
+  void add_row(Sequence& sequence);
+  int take_block();
+  void register_full_rows(Sequence& sequence, int num_tokens);
+  void register_row(Sequence& sequence, int row, int node);
+  void give_back_unseen(Sequence& sequence, int num_tokens);
   std::string check_sequence(const Sequence& sequence) const;
+  std::string check_entry(const Sequence& sequence, int row, int group, int node) const;
 
   const int block_size_;
-  const HashFunction hash_;
-  std::vector<Block> blocks_;       // and one more: the head of the free list, which is a ring
-  std::vector<int32_t> token_ids_;  // [num_blocks, block_size]; valid for registered blocks
-  std::vector<int> buckets_;        // [a power of two] first block of each hash bucket, or -1
-  int num_free_ = 0;
-  int num_registered_ = 0;
-  uint64_t next_content_id_ = 1;
+  const std::vector<int> windows_;  // [num_groups_]
+  const int num_groups_;
+  const int num_windows_;  // groups with one
+  BlockPool pool_;
+  TextChain chain_;
+  std::vector<int> runs_;  // [num_groups_], of find_prefix()
 };
 
 }  // namespace nanovllm

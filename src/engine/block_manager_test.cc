@@ -2,42 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <memory>
-#include <numeric>
-#include <random>
+#include <utility>
 #include <vector>
 
-namespace nanovllm {
+#include "engine/block_manager_testing.h"
+
+namespace nanovllm::block_tests {
 namespace {
-
-constexpr int kBlockSize = 4;
-constexpr int kMaxNumTokens = 1 << 20;
-
-std::vector<int32_t> text(int length, int32_t first = 0) {
-  std::vector<int32_t> ids(length);
-  std::iota(ids.begin(), ids.end(), first);
-  return ids;
-}
-
-Sequence make_sequence(std::vector<int32_t> ids, uint64_t salt = 0) {
-  static uint64_t next_id = 0;
-  Sequence sequence(next_id++, 0, std::move(ids), kMaxNumTokens);
-  sequence.num_cacheable_tokens = kMaxNumTokens;
-  sequence.cache_salt = salt;
-  return sequence;
-}
-
-// Allocates, and computes and registers the whole text.
-void compute(BlockManager& blocks, Sequence& sequence) {
-  ASSERT_TRUE(blocks.allocate(sequence));
-  sequence.num_computed_tokens = sequence.num_tokens();
-  blocks.register_computed(sequence, sequence.num_computed_tokens);
-}
-
-std::string wrong(const BlockManager& blocks, std::vector<const Sequence*> sequences) {
-  return blocks.check_integrity(sequences);
-}
 
 TEST(BlockManager, GivesEverySequenceBlocksOfItsOwn) {
   BlockManager blocks(6, kBlockSize);
@@ -357,65 +328,5 @@ TEST(CheckIntegrity, FindsASharedBlockThatHoldsAnotherText) {
   EXPECT_NE(wrong(blocks, {&a}), "");
 }
 
-// Random texts over a tiny alphabet, so that beginnings are often equal, against the rule that a
-// block is shared exactly when everything up to its end is equal.
-class BlockManagerProperty : public ::testing::TestWithParam<bool> {};
-
-TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
-  std::mt19937 rng(17);
-  const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
-  const auto weak_hash = [](uint64_t, std::span<const int32_t> ids) -> uint64_t { return ids[0]; };
-  auto blocks = GetParam() ? BlockManager(24, 2, weak_hash) : BlockManager(24, 2);
-  std::vector<std::unique_ptr<Sequence>> live;
-  int num_hits = 0;
-  for (int round = 0; round < 4000; ++round) {
-    if (pick(3) > 0) {
-      std::vector<int32_t> ids(1 + pick(12));
-      for (int32_t& id : ids) id = pick(2);
-      auto sequence = std::make_unique<Sequence>(round, 0, ids, kMaxNumTokens);
-      sequence->num_cacheable_tokens = kMaxNumTokens;
-      if (blocks.allocate(*sequence)) {
-        num_hits += sequence->num_computed_tokens > 1 ? 1 : 0;
-        live.push_back(std::move(sequence));
-      }
-    }
-    for (auto& sequence : live) {
-      if (pick(2) == 0) continue;
-      sequence->num_computed_tokens =
-          std::min(sequence->num_tokens(), sequence->num_computed_tokens + 1 + pick(4));
-      blocks.register_computed(*sequence, sequence->num_computed_tokens);
-      if (sequence->num_computed_tokens == sequence->num_tokens() &&
-          blocks.reserve(*sequence, sequence->num_tokens() + 1)) {
-        sequence->token_ids.push_back(pick(2));
-      }
-    }
-    if (!live.empty() && pick(3) == 0) {
-      const auto victim = live.begin() + pick(static_cast<int>(live.size()));
-      blocks.deallocate(**victim);
-      live.erase(victim);
-    }
-    std::vector<const Sequence*> holders;
-    for (const auto& sequence : live) holders.push_back(sequence.get());
-    ASSERT_EQ(blocks.check_integrity(holders), "") << "round " << round;
-    for (const auto& a : live) {
-      for (const auto& b : live) {
-        for (size_t i = 0; i < std::min(a->block_table.size(), b->block_table.size()); ++i) {
-          if (a == b || a->block_table[i] != b->block_table[i]) continue;
-          ASSERT_TRUE(std::equal(a->token_ids.begin(), a->token_ids.begin() + (i + 1) * 2,
-                                 b->token_ids.begin()))
-              << "round " << round;
-        }
-      }
-    }
-  }
-  EXPECT_GT(num_hits, 100);
-  for (auto& sequence : live) blocks.deallocate(*sequence);
-  EXPECT_EQ(blocks.num_free_blocks(), 24);
-  EXPECT_EQ(blocks.check_integrity({}), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(HashFunctions, BlockManagerProperty, ::testing::Bool(),
-                         [](const auto& test) { return test.param ? "Colliding" : "XxHash"; });
-
 }  // namespace
-}  // namespace nanovllm
+}  // namespace nanovllm::block_tests

@@ -18,6 +18,8 @@ RequestPreparer preparer_of(EngineParts& parts, const GrammarCompiler* grammars)
   limits.max_num_seqs = parts.config.max_num_seqs;
   limits.num_kvcache_blocks = parts.runner->num_kvcache_blocks();
   limits.kvcache_block_size = parts.config.kvcache_block_size;
+  const std::span<const int> windows = parts.runner->kv_windows();
+  limits.kv_windows.assign(windows.begin(), windows.end());
   limits.takes_priorities = parts.config.scheduling_policy == "priority";
   RequestPreparer preparer = {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
   preparer.grammars = grammars;
@@ -41,7 +43,7 @@ EngineCore::EngineCore(EngineParts parts)
       grammars_(parts_.tokenizer ? std::make_unique<const GrammarCompiler>(*parts_.tokenizer)
                                  : nullptr),
       preparer_(preparer_of(parts_, grammars_.get())),
-      blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
+      blocks_(info().num_kvcache_blocks, info().kvcache_block_size, info().kv_windows),
       scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival,
                  make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost()),
                  parts_.runner->state_pool()),

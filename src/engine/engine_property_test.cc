@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kVocabSize = 50;
 constexpr int kMaxModelLen = 60;
+constexpr int kTokensOfBlock = 4;
 constexpr int32_t kEos = 0;
 
 struct Expected {
@@ -228,7 +229,18 @@ std::vector<int32_t> draft(const Sequence& sequence, Tracked& tracked, int most,
 // What a step with drafts gives: those that hold and one more, or any number of tokens.
 enum class DraftKind { kNone, kVerified, kAnyNumber };
 
-// prefix caching, tokens a step, blocks, sequences a step, pipeline depth, drafts
+// Groups of layers: mostly some that see everything, and some with windows, also of one token.
+std::vector<int> random_windows(uint32_t seed) {
+  Workload random(seed);
+  std::vector<int> windows;
+  for (int i = 1 + random.pick(4); i > 0; --i) {
+    windows.push_back(random.one_in(3) ? 0 : 1 + random.pick(4) * random.pick(8));
+  }
+  return windows;
+}
+
+// prefix caching, tokens a step, blocks (if one group sees everything), sequences a step, pipeline
+// depth, drafts
 using Setup = std::tuple<bool, int, int, int, int, DraftKind>;
 
 class EngineProperty : public ::testing::TestWithParam<Setup> {};
@@ -238,7 +250,6 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
       GetParam();
   int num_preemptions = 0, num_cached_tokens = 0;
   std::map<size_t, int> num_times_drawn;
-  const std::vector<int> group_sizes[] = {{1}, {2, 3}};
   // Each workload comes under both policies.
   for (uint32_t run = 0; run < test::full_or_reduced(8U, 4U); ++run) {
     const uint32_t seed = run / 2;
@@ -246,6 +257,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload workload(seed), priorities(seed);
     Workload drafting(seed);
+    const std::vector<int> windows = random_windows(seed + num_blocks + max_num_batched_tokens);
     std::map<uint64_t, Tracked> requests;
     std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
     if (drafts != DraftKind::kNone) {
@@ -253,7 +265,10 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
         return draft(sequence, requests.at(sequence.request_id), most, drafting);
       };
     }
-    FakeEngine engine = make_fake_engine({.num_blocks = num_blocks,
+    const auto blocks_of_longest =
+        static_cast<int>(kv_blocks_for(kMaxModelLen - 1, windows, kTokensOfBlock));
+    FakeEngine engine = make_fake_engine({.num_blocks = num_blocks - 15 + blocks_of_longest,
+                                          .block_size = kTokensOfBlock,
                                           .max_model_len = kMaxModelLen,
                                           .max_num_batched_tokens = max_num_batched_tokens,
                                           .max_num_seqs = max_num_seqs,
@@ -262,7 +277,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .scheduling_policy = has_priorities ? "priority" : "fcfs",
                                           .max_step_seconds = seed % 2 == 0 ? 0.0 : 20.0,
                                           .step_cost = {.per_token = 1, .per_pair = 0.01},
-                                          .kv_group_sizes = group_sizes[seed % 2],
+                                          .kv_windows = windows,
                                           .drafter = drafter},
                                          one_letter_tokens());
     engine.runner->gives_any_number = drafts == DraftKind::kAnyNumber;

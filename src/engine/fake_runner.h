@@ -92,18 +92,19 @@ class FakeModel {
 
 class FakeRunner : public Runner {
  public:
-  // depth: steps that may be submitted ahead of the one that runs. group_sizes: a KV group for
-  // each, with that many numbers per token; one block table leads to all of them.
+  // depth: steps that may be submitted ahead of the one that runs. windows: of the groups, each of
+  // which has the KV in blocks of its own; see kv_blocks_for.
   FakeRunner(int num_blocks, int block_size, int vocab_size, int depth,
-             const std::vector<int>& group_sizes = {1})
-      : num_blocks_(num_blocks), block_size_(block_size), vocab_size_(vocab_size), depth_(depth) {
-    for (const int size : group_sizes) {
-      const auto num_slots = static_cast<size_t>(num_blocks) * block_size;
-      groups_.push_back({.size = size, .kv = std::vector<uint64_t>(num_slots * size)});
-    }
-  }
+             std::vector<int> windows = {0})
+      : num_blocks_(num_blocks),
+        block_size_(block_size),
+        vocab_size_(vocab_size),
+        depth_(depth),
+        windows_(std::move(windows)),
+        kv_(static_cast<size_t>(num_blocks) * block_size) {}
 
   int num_kvcache_blocks() const override { return num_blocks_; }
+  std::span<const int> kv_windows() const override { return windows_; }
   int max_in_flight() const override { return depth_ + 1; }
   StepCost step_cost() const override { return cost; }
 
@@ -194,13 +195,6 @@ class FakeRunner : public Runner {
   std::map<size_t, int> num_times_drawn;  // by the number of tokens, where there were drafts
 
  private:
-  struct Group {
-    int size;
-    std::vector<uint64_t> kv;  // [num_blocks, block_size, size]
-
-    std::span<uint64_t> at(size_t slot) { return std::span(kv).subspan(slot * size, size); }
-  };
-
   // What a step knows of a sequence between submit() and draw().
   struct UndrawnSequence {
     bool sample = false;
@@ -223,25 +217,30 @@ class FakeRunner : public Runner {
     throw Error(ErrorCode::kInternal, "The device is on fire.");
   }
 
-  size_t slot_of(const SequenceInput& s, int position) const {
-    const int32_t block = s.block_table[static_cast<size_t>(position / block_size_)];
+  size_t slot_of(const SequenceInput& s, int position, size_t group) const {
+    const size_t row = position / block_size_;
+    const int32_t block = s.block_table[row * windows_.size() + group];
     NANOVLLM_CHECK(block >= 0 && block < num_blocks_);
     return static_cast<size_t>(block) * block_size_ + position % block_size_;
   }
-  // A token's KV is spread over all numbers of all groups: their exclusive or.
-  uint64_t load(size_t slot) {
-    uint64_t kv = 0;
-    for (Group& group : groups_) {
-      for (const uint64_t x : group.at(slot)) kv ^= x;
+  // What a group has of a token with this KV.
+  static uint64_t part_of(uint64_t kv, size_t group) { return FakeModel::mix(kv + group); }
+  void store(const SequenceInput& s, int position, uint64_t kv) {
+    for (size_t group = 0; group < windows_.size(); ++group) {
+      const size_t slot = slot_of(s, position, group);
+      NANOVLLM_CHECK(written_.insert(slot).second);  // two tokens never share a slot
+      kv_[slot] = part_of(kv, group);
     }
-    return kv;
   }
-  void store(size_t slot, uint64_t kv) {
-    uint64_t noise = kv;
-    for (Group& group : groups_) {
-      for (uint64_t& x : group.at(slot)) x = noise = FakeModel::mix(noise + 1);
+  // The KV of a token, if every group that sees it has its part of that; else nonsense.
+  uint64_t load(const SequenceInput& s, int position, uint64_t kv) const {
+    uint64_t loaded = kv;
+    for (size_t group = 0; group < windows_.size(); ++group) {
+      const int window = windows_[group];
+      if (window > 0 && position <= s.num_computed_tokens - window) continue;
+      loaded ^= kv_[slot_of(s, position, group)] ^ part_of(kv, group);
     }
-    groups_[0].at(slot)[0] ^= kv ^ load(slot);
+    return loaded;
   }
 
   UndrawnSequence forward(const SequenceInput& s, std::vector<SamplingResult>& prompt_logprobs) {
@@ -256,22 +255,17 @@ class FakeRunner : public Runner {
       NANOVLLM_CHECK(s.num_new_tokens > std::ssize(drafts) && (s.sample || drafts.empty()));
       NANOVLLM_CHECK(end <= num_known + std::ssize(drafts));
     }
-    NANOVLLM_CHECK(static_cast<int>(s.block_table.size()) * block_size_ >= end);
+    const auto num_rows = static_cast<int>(s.block_table.size() / windows_.size());
+    NANOVLLM_CHECK(num_rows * block_size_ >= end);
     uint64_t context = 0, known_context = 0;
     for (int p = 0; p < end; ++p) {
-      const size_t slot = slot_of(s, p);
-      if (p >= s.num_computed_tokens) {
-        const int32_t id = p < num_known       ? s.token_ids[p]
-                           : pending_from >= 0 ? std::max(last_draws_.at(pending_from), 0)
-                                               : drafts[p - num_known];
-        NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
-        const uint64_t value = FakeModel::kv(id, p, context);
-        if (p >= s.kv_write_begin) {
-          NANOVLLM_CHECK(written_.insert(slot).second);  // two tokens never share a slot
-          store(slot, value);
-        }
-      }
-      context = FakeModel::fold(context, load(slot));
+      const int32_t id = p < num_known       ? s.token_ids[p]
+                         : pending_from >= 0 ? std::max(last_draws_.at(pending_from), 0)
+                                             : drafts[p - num_known];
+      NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
+      const uint64_t value = FakeModel::kv(id, p, context);
+      if (p >= s.num_computed_tokens && p >= s.kv_write_begin) store(s, p, value);
+      context = FakeModel::fold(context, load(s, p, value));
       if (p < end - std::ssize(drafts)) known_context = context;
       if (p >= s.num_computed_tokens && p + 1 >= s.prompt_logprobs_begin &&
           p + 1 < s.prompt_logprobs_end) {
@@ -324,7 +318,8 @@ class FakeRunner : public Runner {
   const int block_size_;
   const int vocab_size_;
   const int depth_;
-  std::vector<Group> groups_;
+  const std::vector<int> windows_;   // [groups]
+  std::vector<uint64_t> kv_;         // [num_blocks, block_size]
   std::vector<int32_t> last_draws_;  // of the step submitted last
   std::optional<Undrawn> undrawn_;   // the step submitted last
   std::deque<StepOutput> done_;
@@ -346,7 +341,7 @@ struct FakeEngineOptions {
   std::vector<int32_t> eos_token_ids = {0};
   int64_t seed = 0;
   std::string trace_file = {};
-  std::vector<int> kv_group_sizes = {1};
+  std::vector<int> kv_windows = {0};
   std::function<std::vector<int32_t>(const Sequence&, int)> drafter = {};
 };
 
@@ -378,7 +373,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.drafter = options.drafter;
   auto runner =
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
-                                   options.pipeline_depth, options.kv_group_sizes);
+                                   options.pipeline_depth, options.kv_windows);
   runner->cost = options.step_cost;
   FakeEngine engine;
   engine.runner = runner.get();

@@ -123,8 +123,7 @@ void check_length(int num_prompt_tokens, const SamplingParams& params, const Eng
   // The last token is never fed back, so it needs no room.
   const int64_t num_tokens =
       std::min<int64_t>(int64_t{num_prompt_tokens} + max_tokens, limits.max_model_len) - 1;
-  const int64_t num_blocks =
-      (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
+  const int64_t num_blocks = limits.blocks_for(num_tokens);
   if (num_blocks > limits.num_kvcache_blocks) {
     refuse_parameter(
         max_tokens > 1 ? "max_tokens" : "",

@@ -33,18 +33,23 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
   prefills_.clear();
   preempted_.clear();
   StepBudget budget(limits_.max_num_batched_tokens, time_, running_);
+  bool lacks_blocks = false;
 
   for (size_t i = 0; i < running_.size() && budget.has_tokens(); ++i) {
     Sequence& sequence = *running_[i];
-    const int num_new_tokens = budget.share_of(sequence);
-    if (num_new_tokens == 0) continue;
-    if (!make_room(sequence, num_new_tokens)) break;
+    const int share = budget.share_of(sequence);
+    if (share == 0) continue;
+    const int num_new_tokens = make_room(sequence, share);
+    if (num_new_tokens == 0) {
+      lacks_blocks = true;
+      break;
+    }
     add_to_step(sequence, num_new_tokens);
     budget.spend(sequence, num_new_tokens);
   }
 
-  // Nobody is let in while others are sent out.
-  while (preempted_.empty() && !waiting_.empty() && budget.takes_prompts() &&
+  // Nobody is let in while others are sent out or wait for blocks.
+  while (!lacks_blocks && preempted_.empty() && !waiting_.empty() && budget.takes_prompts() &&
          std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
@@ -60,7 +65,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
       sequence.num_cached_tokens =
           std::min(sequence.num_computed_tokens, sequence.num_prompt_tokens);
     }
-    const int num_new_tokens = budget.share_of(sequence);
+    const int num_new_tokens = make_room(sequence, budget.share_of(sequence));
     add_to_step(sequence, num_new_tokens);
     budget.spend(sequence, num_new_tokens);
   }
@@ -77,15 +82,24 @@ void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
   }
 }
 
-// Makes room for the sequence's next tokens by preempting the last; false when that was itself.
-bool Scheduler::make_room(Sequence& sequence, int num_new_tokens) {
-  while (!blocks_.reserve(sequence, sequence.num_computed_tokens + num_new_tokens)) {
+// Makes room for the sequence's next tokens, for fewer than it might compute where blocks are few,
+// and returns for how many. For the first of them it preempts the last; 0 when that was itself, or
+// when steps in flight may give back what is missing.
+int Scheduler::make_room(Sequence& sequence, int num_new_tokens) {
+  const int num_computed = sequence.num_computed_tokens;
+  while (!blocks_.reserve(sequence, num_computed + num_new_tokens)) {
+    const int with_room = blocks_.num_tokens_with_room(sequence, num_computed + num_new_tokens);
+    if (with_room > num_computed) {
+      num_new_tokens = with_room - num_computed;
+      continue;
+    }
+    if (blocks_.may_give_back(sequence)) return 0;
     Sequence* last = running_.back();
     preempt(*last);
     preempted_.push_back(last);
-    if (last == &sequence) return false;
+    if (last == &sequence) return 0;
   }
-  return true;
+  return num_new_tokens;
 }
 
 void Scheduler::add_to_step(Sequence& sequence, int num_new_tokens) {

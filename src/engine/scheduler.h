@@ -25,11 +25,11 @@ bool by_priority(const Sequence* a, const Sequence* b);
 
 // Serves sequences in the order of a policy, in steps in which each has its own number of tokens:
 // running ones first, then waiting ones, long prompts in chunks, which are short beside those that
-// decode (StepBudget). When blocks run out, the last of the running ones is preempted: it gives its
-// blocks back and is computed again later. Every sequence that fits into the whole cache finishes,
-// because the first running one can take the blocks of all others. One that needs a state waits for
-// it before it runs. Sequences belong to the caller
-// and must not move in memory until finish(). Not thread-safe.
+// decode (StepBudget) or where blocks are few. When blocks run out, the last of the running ones is
+// preempted: it gives its blocks back and is computed again later. Every sequence that fits into
+// the whole cache finishes, because the first running one can take the blocks of all others. One
+// that needs a state waits for it before it runs. Sequences belong to the caller and must not move
+// in memory until finish(). Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
@@ -67,7 +67,7 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }
 
  private:
-  bool make_room(Sequence& sequence, int num_new_tokens);
+  int make_room(Sequence& sequence, int num_new_tokens);
   void add_to_step(Sequence& sequence, int num_new_tokens);
   std::vector<Sequence*>::iterator running_place(Sequence& sequence);
 

@@ -19,14 +19,11 @@ enum class SequenceStatus {
   kFinished,
 };
 
-// How far a sequence is registered in the prefix cache (see BlockManager): its next full block
-// continues the content of the last one.
+// How far a sequence is registered in the prefix cache: its full blocks that are there, and the
+// node of the TextChain that the last of them is; -1 = none.
 struct PrefixChain {
-  // Full blocks of the sequence that are in the cache.
   int num_blocks = 0;
-  // Of the last of them; without any, the salt and 0.
-  uint64_t hash = 0;
-  uint64_t content_id = 0;
+  int node = -1;
 };
 
 class Request;
@@ -82,7 +79,13 @@ struct Sequence {
   // Prompt tokens that it did not have to compute when it first ran.
   int num_cached_tokens = 0;
   int num_preemptions = 0;
+  // [blocks, groups]: where each group of layers has the KV of each block of tokens; -1 = it has
+  // none there.
   std::vector<int32_t> block_table;
+  // Rows for whose tokens groups with a window have, or had, blocks.
+  int num_window_rows = 0;
+  // Tokens whose KV is there to stay. Groups with a window have given back what no later one sees.
+  int num_settled_tokens = 0;
   // Of a model with recurrent layers, while it runs (StatePool).
   StateSlots states;
 

@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 7;
+constexpr char kVersion = 8;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -45,8 +45,8 @@ auto members(T& value) {
     auto& [a, b, c, d, e, f] = value;
     return std::tie(a, b, c, d, e, f);
   } else if constexpr (OneOf<T, EngineLimits>) {
-    auto& [a, b, c, d, e, f, g] = value;
-    return std::tie(a, b, c, d, e, f, g);
+    auto& [a, b, c, d, e, f, g, h] = value;
+    return std::tie(a, b, c, d, e, f, g, h);
   } else if constexpr (OneOf<T, RequestEnd>) {
     auto& [a, b, c, d, e, f, g, h] = value;
     return std::tie(a, b, c, d, e, f, g, h);
@@ -63,8 +63,9 @@ auto members(T& value) {
                     value.device_type, value.dtype, value.num_parameters,
                     value.num_active_parameters, value.weight_bytes, value.weight_formats,
                     value.weight_layouts, value.layers, value.plan, value.kv_bytes_per_token,
-                    value.kv_cache_bytes, value.sizing, value.default_temperature_source,
-                    value.reasoning_parser, value.tool_parser, value.load_seconds);
+                    value.kv_cache_bytes, value.kv_groups, value.sizing,
+                    value.default_temperature_source, value.reasoning_parser, value.tool_parser,
+                    value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2, z3] =
         value;

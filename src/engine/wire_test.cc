@@ -108,6 +108,8 @@ class Random {
     info.plan = list([&] { return text(); });
     info.kv_bytes_per_token = number();
     info.kv_cache_bytes = number();
+    info.kv_groups = list([&] { return text(); });
+    info.kv_windows = ids();
     info.sizing = text();
     info.num_kvcache_blocks = number();
     info.kvcache_block_size = number();

@@ -68,6 +68,8 @@ struct RecurrentConfig {
   // themselves, not the logarithms of what they are below 0: GGUF.
   bool key_heads_take_turns = false;
   bool has_decay = false;
+
+  bool has_layer(int i) const { return !layers.empty() && layers[i]; }
 };
 
 // Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.

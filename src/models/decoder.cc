@@ -12,12 +12,24 @@
 namespace nanovllm {
 namespace {
 
+bool has_window(const ModelConfig& config, const DecoderOptions& options, int i) {
+  switch (options.windows) {
+    case DecoderOptions::Windows::kNone:
+      return false;
+    case DecoderOptions::Windows::kAllLayers:
+      return true;
+    case DecoderOptions::Windows::kListedLayers:
+      return config.sliding_layers.empty() || config.sliding_layers[i];
+  }
+  return false;
+}
+
 class Decoder final : public Model {
  public:
   Decoder(const ModelContext& context, const DecoderOptions& options);
 
-  std::vector<KvCacheGroup> kv_cache_groups(int block_size) const override {
-    return {{{sizes_.num_kv_heads, config_.head_dim, block_size, dtype_}, attention_layers_}};
+  KvCacheSpec kv_cache_spec(int block_size) const override {
+    return {sizes_.num_kv_heads, config_.head_dim, block_size, dtype_};
   }
   std::vector<StateGroup> state_groups() const override { return state_groups_; }
   int64_t num_parameters() const override { return num_parameters_; }
@@ -37,8 +49,8 @@ class Decoder final : public Model {
  private:
   LayerSpec layer(const ModelContext& context, const DecoderOptions& options, WeightLoader& loader,
                   int i) const;
-  // Which of them have keys and values, and which states.
-  void group_layers(const StackSpec& spec);
+  // Recurrent layers.
+  void group_states(const StackSpec& spec);
   void add_rotary_tables(const ModelContext& context, const DecoderOptions& options,
                          StackSpec& spec) const;
   void allocate(const ModelContext& context);
@@ -50,7 +62,6 @@ class Decoder final : public Model {
   const DType dtype_;
   const ShardSizes sizes_;
   std::vector<std::string> layer_lines_;  // for people
-  std::vector<int> attention_layers_;
   std::vector<StateGroup> state_groups_;
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
@@ -94,7 +105,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   }
   backend_.check(spec);
   add_rotary_tables(context, options, spec);
-  group_layers(spec);
+  group_states(spec);
   layer_lines_ = summarise_layers(spec, config_);
   work_ = work_of(spec, dtype_);
   storage_ = loader.finish([&] {
@@ -115,22 +126,18 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
     if (which == nullptr) return Norm();
     return load_norm(context, loader, name + "." + which, config_.hidden_size, options.norm_offset);
   };
-  const bool has_window = options.windows == DecoderOptions::Windows::kAllLayers ||
-                          (options.windows == DecoderOptions::Windows::kListedLayers &&
-                           (config_.sliding_layers.empty() || config_.sliding_layers[i]));
-  const bool has_own_base = has_window && options.window_rope_theta;
+  const bool has_own_base =
+      has_window(config_, options, i) && options.window_rope_theta.has_value();
   const bool turns = config_.unrotated_layers.empty() || !config_.unrotated_layers[i];
   const int unturned = options.window_rope_theta ? 2 : 1;  // see add_rotary_tables()
   LayerSpec layer;
   layer.residual_scale = config_.residual_scale;
   layer.before_core = norm(options.norms.before_attention);
-  const bool is_recurrent = !config_.recurrent.layers.empty() && config_.recurrent.layers[i];
-  if (is_recurrent) {
+  if (config_.recurrent.has_layer(i)) {
     load_gated_delta(layer, context, loader, name + ".linear_attn");
   } else {
     load_attention(layer, context, loader, name + ".self_attn", options,
-                   has_window ? config_.sliding_window : 0,
-                   turns ? (has_own_base ? 1 : 0) : unturned);
+                   window_of_layer(config_, options, i), turns ? (has_own_base ? 1 : 0) : unturned);
   }
   layer.after_core = norm(options.norms.after_attention);
   layer.before_ffn = norm(options.norms.before_mlp);
@@ -145,13 +152,10 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
   return layer;
 }
 
-void Decoder::group_layers(const StackSpec& spec) {
+void Decoder::group_states(const StackSpec& spec) {
   for (int i = 0; i < std::ssize(spec.layers); ++i) {
     const auto* core = std::get_if<GatedDelta>(&spec.layers[i].core);
-    if (core == nullptr) {
-      attention_layers_.push_back(i);
-      continue;
-    }
+    if (core == nullptr) continue;
     const StateSpec state = {.num_key_heads = core->num_key_heads,
                              .num_value_heads = core->num_value_heads,
                              .key_dim = core->key_dim,
@@ -246,6 +250,10 @@ Tensor Decoder::logits(int begin, int end) {
 }
 
 }  // namespace
+
+int window_of_layer(const ModelConfig& config, const DecoderOptions& options, int i) {
+  return has_window(config, options, i) ? config.sliding_window : 0;
+}
 
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options) {
   const std::string& config_path = context.config.config_path;

@@ -73,6 +73,9 @@ struct DecoderOptions {
   std::optional<double> window_rope_theta = {};
 };
 
+// The window of layer i; 0 = none.
+int window_of_layer(const ModelConfig& config, const DecoderOptions& options, int i);
+
 // Throws what make_model throws. With mixtures of experts, which are in the layers that the config
 // says, also Error(kCorruptData) if the config has no number of experts.
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options);

@@ -43,10 +43,9 @@ struct ModelContext {
 class Model {
  public:
   virtual ~Model() = default;
-  // This rank's layers, grouped by the geometry of their KV; each layer that has some is in exactly
-  // one group.
-  virtual std::vector<KvCacheGroup> kv_cache_groups(int block_size) const = 0;
-  // Likewise of recurrent layers, by the geometry of their states.
+  // Of this rank's part of every layer that has keys and values.
+  virtual KvCacheSpec kv_cache_spec(int block_size) const = 0;
+  // This rank's recurrent layers, grouped by the geometry of their states.
   virtual std::vector<StateGroup> state_groups() const = 0;
   // Of the whole model.
   virtual int64_t num_parameters() const = 0;
@@ -75,6 +74,10 @@ class Model {
 // Builds the model that config.architecture names. Throws Error(kUnsupported), with a list of the
 // known architectures, if it is none of them; also what loading its weights throws.
 std::unique_ptr<Model> make_model(const ModelContext& context);
+
+// How many tokens each layer of the whole model sees, its own included; 0 = all, kNoKeys = it is
+// recurrent. Empty where make_model will refuse the model.
+std::vector<int> layer_windows(const ModelConfig& config);
 
 // An architecture that make_model knows.
 struct SupportedModel {

@@ -488,10 +488,7 @@ TEST(ModelLoading, AHeadOfItsOwnSharesNoTable) {
 
 TEST(Model, DescribesItsKvCache) {
   const auto rig = load(golden_dir("qwen3_tied"));
-  const std::vector<KvCacheGroup> groups = rig->model().kv_cache_groups(32);
-  ASSERT_EQ(groups.size(), 1U);
-  EXPECT_EQ(groups[0].layers, (std::vector<int>{0, 1, 2}));
-  const KvCacheSpec& spec = groups[0].spec;
+  const KvCacheSpec spec = rig->model().kv_cache_spec(32);
   EXPECT_EQ(spec.block_size, 32);
   EXPECT_EQ(spec.num_kv_heads, 2);
   EXPECT_EQ(spec.head_dim, 24);

@@ -159,6 +159,18 @@ std::unique_ptr<Model> make_model(const ModelContext& context) {
               fmt::join(names, ", "));
 }
 
+std::vector<int> layer_windows(const ModelConfig& config) {
+  std::vector<int> windows;
+  const Family* family = find_architecture(config.architecture);
+  if (family == nullptr) return windows;
+  const DecoderOptions options = family->options(config);
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    windows.push_back(config.recurrent.has_layer(i) ? kNoKeys
+                                                    : window_of_layer(config, options, i));
+  }
+  return windows;
+}
+
 const SupportedModel* find_supported_model(std::string_view architecture) {
   const Family* family = find_architecture(architecture);
   return family == nullptr ? nullptr : &family->model;

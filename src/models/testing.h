@@ -106,28 +106,31 @@ class ModelRig {
                          .expert_parallel = options.expert_parallel,
                          .keeps_codes = options.keeps_codes,
                          .rounding = options.rounding});
-    const int blocks_per_sequence = (kMaxLength + block_size - 1) / block_size;
+    const auto groups = group_layers(layer_windows(config_), kMaxLength);
+    const auto num_groups = static_cast<int>(groups.size());
+    const int blocks_per_sequence = (kMaxLength + block_size - 1) / block_size * num_groups;
     std::vector<int32_t> blocks(static_cast<size_t>(kMaxSequences) * blocks_per_sequence);
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), std::minstd_rand(7));
     for (size_t i = 0; i < blocks.size(); ++i) {
       sequences_[i / blocks_per_sequence].block_table.push_back(blocks[i]);
     }
-    const auto groups = model_->kv_cache_groups(block_size);
-    kv_memory_ = backend_->allocate(kv_block_bytes(*backend_, groups) * blocks.size());
-    caches_ =
-        split_kv_memory(*backend_, groups, kv_memory_->data(), static_cast<int>(blocks.size()));
+    const KvCacheSpec spec = model_->kv_cache_spec(block_size);
+    kv_memory_ = backend_->allocate(kv_block_bytes(*backend_, spec, groups) * blocks.size());
+    caches_ = split_kv_memory(*backend_, spec, groups, kv_memory_->data(),
+                              static_cast<int>(blocks.size()));
     const auto states = model_->state_groups();
     state_memory_ = backend_->allocate(state_bytes(*backend_, states) * kMaxSequences);
     state_caches_ = split_state_memory(*backend_, states, state_memory_->data(), kMaxSequences);
     for (int s = 0; s < kMaxSequences; ++s) {
       sequences_[s].states = {.slot = 2 * s, .next = 2 * s + 1, .log = s};
     }
-    const size_t size = StepBatch::staging_size(kMaxTokens, kMaxSequences, kMaxLength, block_size);
+    const size_t size =
+        StepBatch::staging_size(kMaxTokens, kMaxSequences, kMaxLength, block_size, num_groups);
     host_staging_ = backend_->allocate_staging(size * sizeof(int32_t));
     staging_ = backend_->allocate(size * sizeof(int32_t));
     batch_.emplace(block_size, DecodeBuckets(),
-                   std::span(static_cast<int32_t*>(host_staging_->data()), size));
+                   std::span(static_cast<int32_t*>(host_staging_->data()), size), num_groups);
   }
 
   const ModelConfig& config() const { return config_; }

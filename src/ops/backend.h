@@ -133,18 +133,17 @@ struct KvCacheSpec {
   DType dtype = DType::kBFloat16;
 };
 
-// Layers whose parts of the KV cache have the same geometry. All groups of a model have one block
-// table: a block has the keys and values of its tokens for every layer.
-struct KvCacheGroup {
-  KvCacheSpec spec;
-  std::vector<int> layers;
-};
+// As the window of a layer that has no keys and values.
+inline constexpr int kNoKeys = -1;
 
-// One layer's KV cache: num_blocks * kv_block_bytes(spec) bytes for K and for V together.
+// One layer's KV cache: num_blocks * kv_block_bytes(spec) bytes for K and for V together. Layers of
+// several groups may share the memory: each block has the KV of one of them.
 struct KvCache {
   KvCacheSpec spec;
   void* data = nullptr;
   int64_t num_blocks = 0;
+  // Whose block table leads to the layer's KV (ForwardBatch::of_group).
+  int group = 0;
 };
 
 // Geometry of what one recurrent layer keeps of a sequence. The layout of slots and logs is the

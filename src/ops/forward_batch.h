@@ -15,8 +15,8 @@ inline constexpr int kStateChunk = 64;
 inline constexpr int kMaxDraftRows = 16;
 
 // Any mix of decodes and prefill chunks; sequences that decode (one new token) come first. Sizes in
-// the comments: T = num_tokens, S = num_seqs, R = num_logits. All pointers are device memory; in
-// steps that run as graphs their addresses depend on the sizes alone.
+// the comments: T = num_tokens, S = num_seqs, R = num_logits, G = num_groups. All pointers are
+// device memory; in steps that run as graphs their addresses depend on the sizes alone.
 //
 // The new tokens of sequence s are rows query_start_loc[s] .. query_start_loc[s+1]-1 of every
 // [T, ...] tensor; the last of them has position seq_lens[s]-1.
@@ -31,19 +31,21 @@ struct ForwardBatch {
   int max_query_len = 0;
   // The largest of seq_lens.
   int max_seq_len = 0;
+  // Groups of layers, each of which has its KV in blocks of its own.
+  int num_groups = 1;
   // Entries in a row of block_table.
   int block_table_stride = 0;
   // [T]
   const int32_t* token_ids = nullptr;
   const int32_t* positions = nullptr;
-  // [T] block * block_size + offset, where to store the token's KV; -1 = do not store it: it is
+  // [G, T] block * block_size + offset, where to store the token's KV; -1 = do not store it: it is
   // there already, or the token is padding. In a sequence, -1 can only be at the beginning.
   const int32_t* slot_mapping = nullptr;
   // [S+1]
   const int32_t* query_start_loc = nullptr;
   // [S] tokens of the sequence up to its last new one.
   const int32_t* seq_lens = nullptr;
-  // [S, block_table_stride]
+  // [G, S, block_table_stride]; what a group's window hides from all new tokens is not to be read.
   const int32_t* block_table = nullptr;
   // [S] each, for recurrent layers. state_len: tokens that the state in state_slot has taken in, a
   // multiple of kStateChunk; where it is 0, the state is 0 and the slot is not read. The sequence's
@@ -56,6 +58,15 @@ struct ForwardBatch {
   // [R] which of the T rows have their logits wanted, in any order; if all sequences are decodes,
   // in the order of the sequences.
   const int32_t* logits_rows = nullptr;
+
+  // The same step for the layers of one group: ops take these, with G = 1.
+  ForwardBatch of_group(int group) const {
+    ForwardBatch batch = *this;
+    batch.num_groups = 1;
+    batch.slot_mapping += int64_t{group} * num_tokens;
+    batch.block_table += int64_t{group} * num_seqs * block_table_stride;
+    return batch;
+  }
 };
 
 }  // namespace nanovllm

@@ -303,12 +303,12 @@ void LayerProgram::core(int i, const Activations& x, const LayerCaches& caches,
   if (layer.heads_norm.q_weight != nullptr) {
     backend_.norm_all_heads(x.core_in, x.means, layer.heads_norm);
   }
+  const KvCache& cache = caches.kv[index];
+  const ForwardBatch of_group = batch.of_group(cache.group);
   if (needs_out) {
-    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches.kv[index], layer.attention,
-                              batch);
+    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, cache, layer.attention, of_group);
   } else {
-    backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches.kv[index],
-                                batch);
+    backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, cache, of_group);
   }
 }
 

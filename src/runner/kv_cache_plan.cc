@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
 namespace {
@@ -52,6 +53,17 @@ int64_t plan_states(const EngineConfig& config, const KvCacheDemand& demand,
   return std::clamp<int64_t>(bytes / demand.state_bytes, 1, config.max_num_seqs);
 }
 
+// The most blocks that a request of the whole context can use, whose last token needs none: where a
+// window sees less than that, also those of the two largest steps.
+int64_t blocks_of_request(const EngineConfig& config, const KvCacheDemand& demand) {
+  const int64_t context = std::max(1, demand.context - 1), steps = config.max_num_batched_tokens;
+  std::vector<int> windows = demand.windows;
+  for (int& window : windows) {
+    if (window > 0) window = static_cast<int>(std::min(window + 2 * steps, context));
+  }
+  return kv_blocks_for(context, windows, demand.block_size);
+}
+
 // What the memory holds beside `reserved` bytes, and what so many sequences can use of it.
 Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
                       const DeviceMemory& memory, int64_t reserved) {
@@ -68,9 +80,7 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
                 memory.is_of_host ? fmt::format("a share of {}", share)
                                   : fmt::format("gpu_memory_utilization {}", share));
   }
-  // In blocks. The last token of a request needs no room.
-  const int64_t request =
-      std::max(1, (demand.context - 1 + demand.block_size - 1) / demand.block_size);
+  const int64_t request = blocks_of_request(config, demand);
   std::vector<Bound> bounds = {
       {budget / demand.block_bytes,
        memory.is_of_host ? fmt::format("{:.0f}% of the free memory", 100 * share)
@@ -113,29 +123,35 @@ ContextLimit context_of(const EngineConfig& config, const ModelConfig& model) {
   return {own, "the model's own"};
 }
 
-ContextLimit context_in(const EngineConfig& config, const ContextLimit& context, int num_blocks) {
-  const int64_t fitting = int64_t{num_blocks} * config.kvcache_block_size + 1;
+ContextLimit context_in(const EngineConfig& config, const ContextLimit& context,
+                        std::span<const int> windows, int num_blocks) {
+  const int64_t fitting =
+      kv_tokens_in(num_blocks, windows, config.kvcache_block_size, context.num_tokens) + 1;
   if (config.max_model_len != -1 || fitting >= context.num_tokens) return context;
   return {static_cast<int>(fitting), fmt::format("what the KV cache holds of {} tokens, {}",
                                                  context.num_tokens, context.reason)};
 }
 
-int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups) {
-  size_t bytes = 0;
-  for (const auto& [spec, layers] : groups) bytes += backend.kv_block_bytes(spec) * layers.size();
-  return static_cast<int64_t>(bytes);
+int64_t kv_block_bytes(const Backend& backend, const KvCacheSpec& spec,
+                       std::span<const CacheGroup> groups) {
+  return static_cast<int64_t>(backend.kv_block_bytes(spec)) * layers_in_block(groups);
 }
 
-std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
-                                     void* memory, int num_blocks) {
+// A place for a layer is not next to the block's other places but to the same place of the next
+// block: kernels know nothing of the others.
+std::vector<KvCache> split_kv_memory(const Backend& backend, const KvCacheSpec& spec,
+                                     std::span<const CacheGroup> groups, void* memory,
+                                     int num_blocks) {
   std::vector<KvCache> caches;
-  auto* begin = static_cast<char*>(memory);
-  for (const auto& [spec, layers] : groups) {
-    for (const int layer : layers) {
+  const size_t bytes = backend.kv_block_bytes(spec) * static_cast<size_t>(num_blocks);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    auto* place = static_cast<char*>(memory);
+    for (const int layer : groups[group].layers) {
       if (std::ssize(caches) <= layer) caches.resize(layer + 1);
       NANOVLLM_CHECK(caches[layer].data == nullptr);
-      caches[layer] = {.spec = spec, .data = begin, .num_blocks = num_blocks};
-      begin += backend.kv_block_bytes(spec) * num_blocks;
+      caches[layer] = {
+          .spec = spec, .data = place, .num_blocks = num_blocks, .group = static_cast<int>(group)};
+      place += bytes;
     }
   }
   return caches;

@@ -9,14 +9,18 @@
 #include "io/model_config.h"
 #include "nanovllm/config.h"
 #include "ops/backend.h"
+#include "runner/cache_groups.h"
 
 namespace nanovllm {
 
-// Bytes of one block: keys and values of its tokens for all layers of this rank.
-int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups);
-// Each layer's part, [num_layers], of memory for num_blocks such blocks.
-std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
-                                     void* memory, int num_blocks);
+// Bytes of one block: keys and values of its tokens for as many layers as a group has.
+int64_t kv_block_bytes(const Backend& backend, const KvCacheSpec& spec,
+                       std::span<const CacheGroup> groups);
+// Each layer's cache, [num_layers], in memory for num_blocks such blocks. Layers at one place in
+// the blocks of several groups have the same memory.
+std::vector<KvCache> split_kv_memory(const Backend& backend, const KvCacheSpec& spec,
+                                     std::span<const CacheGroup> groups, void* memory,
+                                     int num_blocks);
 
 // The context, in tokens: how long a prompt and its output may be together.
 struct ContextLimit {
@@ -31,16 +35,18 @@ struct ContextLimit {
 ContextLimit context_of(const EngineConfig& config, const ModelConfig& model);
 inline constexpr int kMostUnasked = 65'536;  // tokens
 // The same once the KV cache is there: what nobody asked for is lowered to what one request has
-// room for. Its last token needs none.
-ContextLimit context_in(const EngineConfig& config, const ContextLimit& context, int num_blocks);
+// room for. Its last token needs none. `windows`: of the groups, see kv_blocks_for.
+ContextLimit context_in(const EngineConfig& config, const ContextLimit& context,
+                        std::span<const int> windows, int num_blocks);
 
 struct KvCacheDemand {
   int64_t block_bytes = 0;
   // Of what recurrent layers keep of one running sequence; 0 = there are none.
   int64_t state_bytes = 0;
-  int block_size = 0;        // tokens
-  int context = 0;           // tokens
-  int64_t weight_bytes = 0;  // of this rank, in memory
+  int block_size = 0;              // tokens
+  int context = 0;                 // tokens
+  int64_t weight_bytes = 0;        // of this rank, in memory
+  std::vector<int> windows = {0};  // of the groups, see kv_blocks_for
 };
 
 struct DeviceMemory {
@@ -78,9 +84,9 @@ struct KvCachePlan {
 // - num_kvcache_blocks, if given, but no more than kv_cache_memory holds, if that is given too;
 // - else what kv_cache_memory holds; each rank has that many bytes for itself;
 // - else what is left of gpu_memory_utilization of the device (on the CPU: kCpuKvCacheShare of the
-//   free memory), but no more than max_num_seqs requests of the whole context can use and, on the
-//   CPU, no more than the larger of kWeightsUnasked times the weights and kKvCacheBytesUnasked, and
-//   kRequestsUnasked such requests.
+//   free memory), but no more than max_num_seqs requests of the whole context can use, each with
+//   the largest step, and, on the CPU, no more than the larger of kWeightsUnasked times the weights
+//   and kKvCacheBytesUnasked, and kRequestsUnasked such requests.
 // States of recurrent layers have state_cache_memory or, by default, a third of that memory, and
 // blocks the rest: room for one sequence at least, for max_num_seqs at most. Beside a
 // kv_cache_memory or num_kvcache_blocks that are given, a state_cache_memory that is given is

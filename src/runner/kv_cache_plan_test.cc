@@ -16,7 +16,9 @@ namespace {
 using nanovllm::testing::error_of;
 
 constexpr int64_t kBlockBytes = 1000;
-constexpr KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .context = 100};
+const KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .context = 100};
+
+constexpr int kAll[] = {0};  // one group, which sees everything
 
 DeviceMemory cpu_with(int64_t free, int num_ranks = 1) { return {true, num_ranks, free, free}; }
 
@@ -31,37 +33,28 @@ EngineConfig config_for(int max_num_seqs) {
   return config;
 }
 
-TEST(KvCachePlan, ABlockHoldsItsTokensForAllGroupsOfLayers) {
+TEST(KvCachePlan, ABlockHoldsItsTokensForTheLayersOfAGroup) {
   const auto backend = make_cpu_backend(1);
-  const KvCacheSpec narrow{
+  const KvCacheSpec spec{
       .num_kv_heads = 1, .head_dim = 64, .block_size = 16, .dtype = DType::kBFloat16};
-  const KvCacheSpec wide{
-      .num_kv_heads = 4, .head_dim = 32, .block_size = 16, .dtype = DType::kFloat32};
-  const std::vector<KvCacheGroup> groups = {{narrow, {0, 2, 3}}, {wide, {1, 4}}};
-  const auto narrow_bytes = static_cast<int64_t>(backend->kv_block_bytes(narrow));
-  const auto wide_bytes = static_cast<int64_t>(backend->kv_block_bytes(wide));
-  ASSERT_GE(wide_bytes, 4 * narrow_bytes);
-  EXPECT_EQ(kv_block_bytes(*backend, groups), 3 * narrow_bytes + 2 * wide_bytes);
+  const std::vector<CacheGroup> groups = {{0, {1, 4}}, {8, {0, 3, 5}}, {8, {2, 6}}};
+  const auto bytes = static_cast<int64_t>(backend->kv_block_bytes(spec));
+  EXPECT_EQ(kv_block_bytes(*backend, spec, groups), 3 * bytes);
 
   constexpr int kNumBlocks = 5;
-  std::vector<char> memory(kNumBlocks * kv_block_bytes(*backend, groups));
-  const auto caches = split_kv_memory(*backend, groups, memory.data(), kNumBlocks);
-  ASSERT_EQ(caches.size(), 5U);
-  std::vector<std::pair<const char*, int64_t>> parts;  // where each begins, and its bytes
-  for (const int layer : {0, 1, 2, 3, 4}) {
-    const bool is_wide = layer == 1 || layer == 4;
-    EXPECT_EQ(caches[layer].spec.num_kv_heads, is_wide ? 4 : 1);
-    EXPECT_EQ(caches[layer].num_blocks, kNumBlocks);
-    parts.emplace_back(static_cast<const char*>(caches[layer].data),
-                       kNumBlocks * (is_wide ? wide_bytes : narrow_bytes));
+  std::vector<char> memory(kNumBlocks * kv_block_bytes(*backend, spec, groups));
+  const auto caches = split_kv_memory(*backend, spec, groups, memory.data(), kNumBlocks);
+  ASSERT_EQ(caches.size(), 7U);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const char* place = memory.data();
+    for (const int layer : groups[group].layers) {
+      EXPECT_EQ(caches[layer].data, place);
+      EXPECT_EQ(caches[layer].group, static_cast<int>(group));
+      EXPECT_EQ(caches[layer].num_blocks, kNumBlocks);
+      place += kNumBlocks * bytes;
+    }
+    EXPECT_LE(place, memory.data() + memory.size());
   }
-  std::ranges::sort(parts);
-  const char* end = memory.data();
-  for (const auto& [begin, bytes] : parts) {
-    EXPECT_EQ(begin, end);
-    end = begin + bytes;
-  }
-  EXPECT_EQ(end, memory.data() + memory.size());
 }
 
 TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
@@ -131,6 +124,22 @@ TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
   EXPECT_EQ(num_planned(config_for(3), kDemand, cpu_with(1'000'000)), 21);
 }
 
+TEST(KvCachePlan, LayersWithAWindowNeedWhatItSeesAndWhatStepsAdd) {
+  EngineConfig config = config_for(3);
+  config.kvcache_block_size = 16;
+  config.max_num_batched_tokens = 40;
+  const std::vector<int> windows = {0, 30, 30};
+  // 63 blocks for 1,000 tokens, and in each window 3 for 30 tokens wherever they begin.
+  EXPECT_EQ(kv_blocks_for(1000, windows, 16), 63 + 3 + 3);
+  EXPECT_EQ(context_in(config, {5000, ""}, windows, 69).num_tokens, 63 * 16 + 1);
+  EXPECT_EQ(context_in(config, {5000, ""}, windows, 68).num_tokens, 62 * 16 + 1);
+  EXPECT_EQ(context_in(config, {5000, ""}, std::vector<int>{30}, 3).num_tokens, 5000);
+  // With two steps of 40 tokens, 8 for 110 tokens.
+  const KvCacheDemand demand = {
+      .block_bytes = 1, .block_size = 16, .context = 1001, .windows = windows};
+  EXPECT_EQ(num_planned(config, demand, cpu_with(1'000'000)), 3 * (63 + 8 + 8));
+}
+
 TEST(KvCachePlan, ARequestsLastTokenNeedsNoRoom) {
   const auto blocks = [](int context) {
     return num_planned(config_for(2), {.block_bytes = 1, .block_size = 256, .context = context},
@@ -142,7 +151,7 @@ TEST(KvCachePlan, ARequestsLastTokenNeedsNoRoom) {
   // As many as a context comes out of: see context_in().
   EngineConfig config;
   config.kvcache_block_size = 256;
-  EXPECT_EQ(context_in(config, {1000, ""}, 1).num_tokens, 257);
+  EXPECT_EQ(context_in(config, {1000, ""}, kAll, 1).num_tokens, 257);
 }
 
 TEST(KvCachePlan, RanksShareTheLeastAndSayWhose) {
@@ -241,7 +250,8 @@ TEST(Context, WhatIsAskedForIsTakenWhateverTheKvCacheHolds) {
   config.max_model_len = 100'000;
   EXPECT_EQ(context_of(config, model_for(131'072)).num_tokens, 100'000);
   EXPECT_EQ(context_of(config, model_for(131'072)).reason, "as asked for");
-  EXPECT_EQ(context_in(config, context_of(config, model_for(131'072)), 3).num_tokens, 100'000);
+  EXPECT_EQ(context_in(config, context_of(config, model_for(131'072)), kAll, 3).num_tokens,
+            100'000);
 }
 
 TEST(Context, MoreThanTheModelWasMadeForIsRefusedWithBothNumbers) {
@@ -267,10 +277,10 @@ TEST(Context, UnaskedItIsWhatOneRequestHasRoomFor) {
   EngineConfig config;
   config.kvcache_block_size = 16;
   const ContextLimit context = context_of(config, model_for(97));
-  EXPECT_EQ(context_in(config, context, 6).num_tokens, 97);
-  EXPECT_EQ(context_in(config, context, 6).reason, "the model's own");
-  EXPECT_EQ(context_in(config, context, 5).num_tokens, 81);
-  EXPECT_EQ(context_in(config, context, 5).reason,
+  EXPECT_EQ(context_in(config, context, kAll, 6).num_tokens, 97);
+  EXPECT_EQ(context_in(config, context, kAll, 6).reason, "the model's own");
+  EXPECT_EQ(context_in(config, context, kAll, 5).num_tokens, 81);
+  EXPECT_EQ(context_in(config, context, kAll, 5).reason,
             "what the KV cache holds of 97 tokens, the model's own");
 }
 

@@ -24,9 +24,10 @@ DType resolve_dtype(const std::string& name, DType of_checkpoint) {
 
 // In elements. Block tables grow with the product of three flags, far beyond what their defaults
 // let anyone expect.
-size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int max_model_len) {
+size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int max_model_len,
+                            int num_groups) {
   const size_t size = StepBatch::staging_size(max_num_tokens, config.max_num_seqs, max_model_len,
-                                              config.kvcache_block_size);
+                                              config.kvcache_block_size, num_groups);
   if (size > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     throw_error(ErrorCode::kInvalidArgument,
                 "the block tables of max_num_seqs {} sequences of max_model_len {} tokens in "
@@ -46,13 +47,17 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
       most_context_(context_of(config, model)),
-      max_model_len_(config.num_kvcache_blocks > 0
-                         ? context_in(config, most_context_, config.num_kvcache_blocks).num_tokens
-                         : most_context_.num_tokens),
+      cache_groups_(group_layers(layer_windows(model), most_context_.num_tokens)),
+      kv_windows_(windows_of(cache_groups_)),
+      max_model_len_(
+          config.num_kvcache_blocks > 0
+              ? context_in(config, most_context_, kv_windows_, config.num_kvcache_blocks).num_tokens
+              : most_context_.num_tokens),
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
-      staging_size_(checked_staging_size(max_num_tokens_, config, max_model_len_)),
+      staging_size_(checked_staging_size(max_num_tokens_, config, max_model_len_,
+                                         static_cast<int>(cache_groups_.size()))),
       progress_(progress),
       backend_(std::move(backend)),
       traits_(backend_->traits()),
@@ -87,7 +92,7 @@ void ModelRunner::load_model() {
                        .expert_parallel = config_.enable_expert_parallel,
                        .keeps_codes = keeps_codes(),
                        .rounding = rounded_to});
-  kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
+  kv_spec_ = model_->kv_cache_spec(config_.kvcache_block_size);
   state_groups_ = model_->state_groups();
   if (!state_groups_.empty() && config_.enable_prefix_caching && backend_->rank() == 0) {
     print_message(
@@ -107,7 +112,8 @@ void ModelRunner::allocate_slots() {
     slot.staging = backend_->allocate_staging(staging_size_ * sizeof(int32_t));
     slot.batch = std::make_unique<StepBatch>(
         config_.kvcache_block_size, buckets,
-        std::span(static_cast<int32_t*>(slot.staging->data()), staging_size_));
+        std::span(static_cast<int32_t*>(slot.staging->data()), staging_size_),
+        static_cast<int>(cache_groups_.size()));
     slot.sampled_ids = backend_->allocate(static_cast<size_t>(max_num_tokens_) * sizeof(int32_t));
   }
 }
@@ -116,8 +122,8 @@ void ModelRunner::allocate_slots() {
 // they allocate is there before the KV cache takes what is left, and no request waits for it. What
 // log-probabilities, penalties and biases need besides comes with the first request that has them.
 void ModelRunner::warm_up() {
-  const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_groups_));
-  kv_caches_ = split_kv_memory(*backend_, kv_groups_, block->data(), 1);
+  const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_));
+  kv_caches_ = split_kv_memory(*backend_, kv_spec_, cache_groups_, block->data(), 1);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
   const std::vector<SamplingRow> rows(input.sequences.size(), {.top_p = 0.9f});
@@ -136,7 +142,7 @@ void ModelRunner::warm_up() {
 StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
   const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;
-  zeros.assign(longest, 0);
+  zeros.assign(static_cast<size_t>(longest) * cache_groups_.size(), 0);
   StepInput input;
   for (int s = 0; s < num_seqs; ++s) {
     const bool is_longer = s >= num_seqs - max_num_tokens_ % num_seqs;
@@ -153,11 +159,12 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
   const MemoryInfo memory = backend_->memory();
   return nanovllm::plan_kv_cache(
       config_,
-      {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
+      {.block_bytes = kv_block_bytes(*backend_, kv_spec_, cache_groups_),
        .state_bytes = state_bytes(*backend_, state_groups_),
        .block_size = config_.kvcache_block_size,
        .context = max_model_len_,
-       .weight_bytes = model_->weight_bytes()},
+       .weight_bytes = model_->weight_bytes(),
+       .windows = kv_windows_},
       {.is_of_host = traits_.shares_host_memory,
        .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
        .free_at_start = free_at_start_,
@@ -170,8 +177,10 @@ void ModelRunner::allocate_kv_cache(int num_blocks, int num_states) {
       backend_->allocate(static_cast<size_t>(state_bytes(*backend_, state_groups_) * num_states));
   state_caches_ = split_state_memory(*backend_, state_groups_, state_memory_->data(), num_states);
   num_states_ = num_states;
-  kv_cache_memory_ = backend_->allocate(kv_block_bytes(*backend_, kv_groups_) * num_blocks);
-  kv_caches_ = split_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
+  kv_cache_memory_ =
+      backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_) * num_blocks);
+  kv_caches_ =
+      split_kv_memory(*backend_, kv_spec_, cache_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
   graphs_.emplace(*backend_);  // they hold the addresses of the cache
 }
@@ -209,7 +218,7 @@ void ModelRunner::tell_of_quantised_weights() const {
 }
 
 ContextLimit ModelRunner::context() const {
-  return context_in(config_, most_context_, num_kvcache_blocks_);
+  return context_in(config_, most_context_, kv_windows_, num_kvcache_blocks_);
 }
 
 void ModelRunner::describe(EngineInfo& info) const {
@@ -232,7 +241,10 @@ void ModelRunner::describe(EngineInfo& info) const {
     info.plan.emplace_back("decode steps: graphs, one for each shape");
   }
   info.kv_cache_bytes = static_cast<int64_t>(kv_cache_memory_->bytes());
-  info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config_.kvcache_block_size;
+  info.kv_bytes_per_token = static_cast<int64_t>(backend_->kv_block_bytes(kv_spec_)) *
+                            num_layers_of(cache_groups_) / config_.kvcache_block_size;
+  info.kv_groups = describe_groups(cache_groups_);
+  info.kv_windows = kv_windows_;
   info.num_kvcache_blocks = num_kvcache_blocks_;
   info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = context().num_tokens;
@@ -246,7 +258,7 @@ void ModelRunner::describe(EngineInfo& info) const {
 
 StepCost ModelRunner::step_cost() const {
   if (traits_.shares_host_memory) return guessed_step_cost(model_->work());
-  return nanovllm::step_cost(model_->work(), backend_->speed(kv_groups_.front().spec));
+  return nanovllm::step_cost(model_->work(), backend_->speed(kv_spec_));
 }
 
 void ModelRunner::submit(const StepInput& input) {
@@ -377,9 +389,9 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   runner->allocate_kv_cache(plan.num_blocks, plan.num_states);
   runner->describe(info);
   const ContextLimit context = runner->context();
-  info.sizing = fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
-                            context.num_tokens, context.reason,
-                            int64_t{plan.num_blocks} * config.kvcache_block_size, plan.reason);
+  info.sizing =
+      fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
+                  context.num_tokens, context.reason, info.num_kvcache_tokens(), plan.reason);
   if (plan.num_states > 0) {
     info.sizing +=
         fmt::format("; there is room for the states of {}", counted(plan.num_states, "sequence"));

@@ -50,6 +50,7 @@ class ModelRunner final : public Runner {
     return {
         .num_slots = kSlotsOfSequence * num_states_, .num_logs = num_states_, .chunk = kStateChunk};
   }
+  std::span<const int> kv_windows() const override { return kv_windows_; }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   StepCost step_cost() const override;
   void submit(const StepInput& input) override;
@@ -88,7 +89,9 @@ class ModelRunner final : public Runner {
   const EngineConfig config_;
   const DType dtype_;
   const ContextLimit most_context_;  // before anybody knows the KV cache
-  const int max_model_len_;          // what memory is allocated for
+  const std::vector<CacheGroup> cache_groups_;
+  const std::vector<int> kv_windows_;  // of the groups
+  const int max_model_len_;            // what memory is allocated for
   const int max_num_tokens_;
   const size_t staging_size_;  // elements
   Progress* const progress_;
@@ -98,7 +101,7 @@ class ModelRunner final : public Runner {
   int max_num_logits_ = 0;
   std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it
   std::unique_ptr<Model> model_;
-  std::vector<KvCacheGroup> kv_groups_;
+  KvCacheSpec kv_spec_;
   std::unique_ptr<Buffer> kv_cache_memory_;
   std::vector<KvCache> kv_caches_;  // by layer
   int num_kvcache_blocks_ = 0;

@@ -47,6 +47,20 @@ Ids random_ids(int count, uint32_t seed) {
   return ids;
 }
 
+// A block table in which each group has a block of its own in the place of each of `blocks`, but
+// for those that no token from `first_new` on sees.
+Ids table_of(const Ids& blocks, std::span<const int> windows, int first_new) {
+  Ids table;
+  for (int row = 0; row < std::ssize(blocks); ++row) {
+    for (int group = 0; group < std::ssize(windows); ++group) {
+      const int window = windows[group];
+      const bool is_seen = window == 0 || (row + 1) * kBlockSize > first_new - window + 1;
+      table.push_back(is_seen ? blocks[row] + group * kNumBlocks : -1);
+    }
+  }
+  return table;
+}
+
 // A sequence as the engine would keep it, computed `chunk` tokens a step.
 struct Request {
   Ids token_ids;
@@ -60,14 +74,16 @@ struct Request {
   int num_computed = 0;
   std::vector<SamplingResult> sampled = {};
   std::vector<SamplingResult> prompt_logprobs = {};
+  Ids table = {};
 
-  SequenceInput input() {
+  SequenceInput input(std::span<const int> windows) {
     const int total = static_cast<int>(token_ids.size());
+    table = table_of(blocks, windows, num_computed);
     SequenceInput in{.token_ids = token_ids,
                      .num_computed_tokens = num_computed,
                      .num_new_tokens = std::min(chunk, total - num_computed),
                      .kv_write_begin = kv_write_begin,
-                     .block_table = blocks};
+                     .block_table = table};
     in.sample = in.num_computed_tokens + in.num_new_tokens == total;
     if (num_prompt_logprobs >= 0) {
       in.prompt_logprobs_begin = 1;
@@ -95,12 +111,13 @@ struct Request {
 
 // One step for all of them, decodes first as the scheduler sends them.
 void step(Runner& runner, std::vector<Request*> requests) {
+  const auto windows = runner.kv_windows();
   std::stable_partition(requests.begin(), requests.end(),
-                        [](Request* r) { return r->input().num_new_tokens == 1; });
+                        [&](Request* r) { return r->input(windows).num_new_tokens == 1; });
   StepInput input;
   std::vector<SamplingRow> rows;
   for (Request* r : requests) {
-    input.sequences.push_back(r->input());
+    input.sequences.push_back(r->input(windows));
     if (input.sequences.back().sample) rows.push_back(r->row());
   }
   runner.submit(input);
@@ -151,7 +168,9 @@ class ModelRunnerEqualities : public ::testing::TestWithParam<Case> {
     return {.token_ids = random_ids(kPromptTokens, 1), .blocks = block_range(0, 8)};
   }
   std::unique_ptr<Runner> runner(int num_threads = 1) const {
-    return load(GetParam().checkpoint, small_config(GetParam().dtype, num_threads));
+    EngineConfig config = small_config(GetParam().dtype, num_threads);
+    config.num_kvcache_blocks = 3 * kNumBlocks;  // no checkpoint here has more groups of layers
+    return load(GetParam().checkpoint, config);
   }
 };
 

@@ -129,6 +129,8 @@ int ParallelRunner::num_kvcache_blocks() const { return ranks_->runner(0).num_kv
 
 StatePoolSize ParallelRunner::state_pool() const { return ranks_->runner(0).state_pool(); }
 
+std::span<const int> ParallelRunner::kv_windows() const { return ranks_->runner(0).kv_windows(); }
+
 int ParallelRunner::max_in_flight() const { return ranks_->runner(0).max_in_flight(); }
 
 // Of rank 0: the others have as much to do at the same time.

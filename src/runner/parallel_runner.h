@@ -38,6 +38,7 @@ class ParallelRunner final : public Runner {
 
   int num_kvcache_blocks() const override;
   StatePoolSize state_pool() const override;
+  std::span<const int> kv_windows() const override;
   int max_in_flight() const override;
   StepCost step_cost() const override;
   void submit(const StepInput& input) override;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 
@@ -20,6 +21,8 @@ namespace {
 using nanovllm::testing::error_of;
 using nanovllm::testing::golden_dir;
 
+constexpr int kBlocksOfText = 96;
+
 EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
   EngineConfig config;
   config.device = "cpu";
@@ -27,7 +30,7 @@ EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
   config.tensor_parallel_size = num_ranks;
   config.num_threads = 2;
   config.kvcache_block_size = 16;
-  config.num_kvcache_blocks = 32;
+  config.num_kvcache_blocks = kBlocksOfText;
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 512;
   return config;
@@ -36,11 +39,11 @@ EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
 // A prompt with its continuation, computed in one step; what is sampled comes after it.
 struct Text {
   std::vector<int32_t> token_ids;
-  std::vector<int32_t> blocks = std::vector<int32_t>(32);
+  std::vector<int32_t> blocks = std::vector<int32_t>(kBlocksOfText);
   SamplingRow sampling = {.temperature = 1, .seed = 7, .num_logprobs = 3};
 
   explicit Text(std::vector<int32_t> ids) : token_ids(std::move(ids)) {
-    for (int i = 0; i < 32; ++i) blocks[i] = i;
+    std::iota(blocks.begin(), blocks.end(), 0);
   }
   StepInput step() {
     const int count = static_cast<int>(token_ids.size());
@@ -162,7 +165,7 @@ TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
   EXPECT_LT(four.weight_bytes, 2 * one.weight_bytes);
   EXPECT_EQ(four.device.substr(0, 9), "4 x cpu (");
   EXPECT_EQ(four.device_type, "cpu");
-  EXPECT_EQ(runner->num_kvcache_blocks(), 32);
+  EXPECT_EQ(runner->num_kvcache_blocks(), kBlocksOfText);
 }
 
 TEST(ParallelRunner, HeadsThatTheRanksCannotShareAreRefused) {

@@ -1,6 +1,7 @@
 // The interface between the engine and the devices.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "runner/step.h"
@@ -27,6 +28,11 @@ class Runner {
  public:
   virtual ~Runner() = default;
   virtual int num_kvcache_blocks() const = 0;
+  // Of each group of layers that has a block table of its own; see kv_blocks_for.
+  virtual std::span<const int> kv_windows() const {
+    static constexpr std::array<int, 1> kAll = {0};
+    return kAll;
+  }
   // How many steps may be submitted and not yet collected ("in flight"): 1, or 2 if a device runs
   // one while the host prepares the next.
   virtual int max_in_flight() const { return 1; }

@@ -35,7 +35,8 @@ struct SequenceInput {
   // written again (their slot is -1). Larger than num_computed_tokens only if a prompt is cached
   // completely and its last token is computed again.
   int kv_write_begin = 0;
-  // Blocks for all tokens up to num_computed_tokens + num_new_tokens.
+  // [blocks, groups]: of all tokens up to num_computed_tokens + num_new_tokens, the blocks in which
+  // each group of layers (Runner::kv_windows) has their KV; -1 where no new token sees them.
   std::span<const int32_t> block_table = {};
   StateSlots states = {};
   // Draw what follows. Only if this step computes all that is known: num_computed_tokens +

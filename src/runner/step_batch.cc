@@ -25,11 +25,11 @@ std::pair<int, int> scored_positions(const SequenceInput& sequence) {
 }  // namespace
 
 size_t StepBatch::staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
-                               int block_size) {
+                               int block_size, int num_groups) {
   const size_t num_tokens = max_num_tokens, num_seqs = max_num_seqs;
   const size_t num_blocks = (max_model_len + block_size - 1) / block_size;
-  return 4 * aligned(num_tokens) + aligned(num_seqs + 1) + 5 * aligned(num_seqs) +
-         aligned(num_seqs * num_blocks);
+  return 3 * aligned(num_tokens) + aligned(num_seqs + 1) + 5 * aligned(num_seqs) +
+         aligned(num_groups * num_tokens) + aligned(num_groups * num_seqs * num_blocks);
 }
 
 void StepBatch::build(const StepInput& input) {
@@ -56,6 +56,7 @@ void StepBatch::build(const StepInput& input) {
 
 void StepBatch::measure(const StepInput& input) {
   sizes_ = {};
+  sizes_.num_groups = num_groups_;
   sizes_.num_seqs = static_cast<int>(input.sequences.size());
   bool all_sample = true;
   for (const SequenceInput& sequence : input.sequences) {
@@ -65,7 +66,7 @@ void StepBatch::measure(const StepInput& input) {
     const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
     NANOVLLM_CHECK(sequence.num_new_tokens > num_drafts);
     NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
-    NANOVLLM_CHECK(sequence.block_table.size() >= static_cast<size_t>(num_blocks));
+    NANOVLLM_CHECK(std::ssize(sequence.block_table) >= int64_t{num_blocks} * num_groups_);
     // Decodes are what the batch begins with: one new token after a prefill is a prefill of one.
     if (sequence.num_new_tokens == 1 && sizes_.num_decodes == sizes_.num_tokens) {
       ++sizes_.num_decodes;
@@ -99,10 +100,10 @@ void StepBatch::place_arrays() {
   const size_t num_seqs = sizes_.num_seqs;
   place(layout_.token_ids, num_tokens);
   place(layout_.positions, num_tokens);
-  place(layout_.slot_mapping, num_tokens);
+  place(layout_.slot_mapping, num_groups_ * num_tokens);
   place(layout_.query_start_loc, num_seqs + 1);
   place(layout_.seq_lens, num_seqs);
-  place(layout_.block_table, num_seqs * sizes_.block_table_stride);
+  place(layout_.block_table, num_groups_ * num_seqs * sizes_.block_table_stride);
   place(layout_.state_slot, num_seqs);
   place(layout_.state_len, num_seqs);
   place(layout_.next_slot, num_seqs);
@@ -117,7 +118,6 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   const int seq_len = begin + sequence.num_new_tokens;
   int32_t* const token_ids = &staging_[layout_.token_ids + first_token];
   int32_t* const positions = &staging_[layout_.positions + first_token];
-  int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
   const auto known = sequence.token_ids.subspan(begin);
   const int pending_from = sequence.pending_from;
   const auto& drafts = sequence.draft_token_ids;
@@ -125,25 +125,33 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   std::copy_n(known.begin(), num_known, token_ids);
   if (pending_from >= 0) token_ids[num_known] = -1 - pending_from;
   std::copy(drafts.begin(), drafts.end(), token_ids + num_known);
-  for (int i = 0; i < sequence.num_new_tokens; ++i) {
-    const int position = begin + i;
-    positions[i] = position;
-    slots[i] =
-        position < sequence.kv_write_begin
-            ? -1
-            : sequence.block_table[position / block_size_] * block_size_ + position % block_size_;
-  }
+  std::iota(positions, positions + sequence.num_new_tokens, begin);
   staging_[layout_.query_start_loc + index] = first_token;
   staging_[layout_.seq_lens + index] = seq_len;
   staging_[layout_.state_slot + index] = sequence.states.slot;
   staging_[layout_.state_len + index] = sequence.states.len;
   staging_[layout_.next_slot + index] = sequence.states.next;
   staging_[layout_.log_slot + index] = sequence.states.log;
+  add_blocks(sequence, index, first_token);
+}
+
+void StepBatch::add_blocks(const SequenceInput& sequence, int index, int first_token) {
+  const int begin = sequence.num_computed_tokens, end = begin + sequence.num_new_tokens;
+  const int num_blocks = (end + block_size_ - 1) / block_size_;
   const auto stride = static_cast<size_t>(sizes_.block_table_stride);
-  const auto table = staging_.begin() + static_cast<int64_t>(layout_.block_table + index * stride);
-  const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
-  const auto end = std::copy_n(sequence.block_table.begin(), num_blocks, table);
-  std::fill(end, table + static_cast<int64_t>(stride), 0);
+  for (int group = 0; group < num_groups_; ++group) {
+    const int32_t* const blocks = &sequence.block_table[group];
+    int32_t* slots = &staging_[layout_.slot_mapping + group * sizes_.num_tokens + first_token];
+    for (int position = begin; position < end; ++position) {
+      const int32_t block = blocks[position / block_size_ * num_groups_];
+      *slots++ =
+          position < sequence.kv_write_begin ? -1 : block * block_size_ + position % block_size_;
+    }
+    const size_t row = static_cast<size_t>(group) * sizes_.num_seqs + index;
+    const auto table = staging_.begin() + static_cast<int64_t>(layout_.block_table + row * stride);
+    for (int i = 0; i < num_blocks; ++i) table[i] = std::max(0, blocks[i * num_groups_]);
+    std::fill(table + num_blocks, table + static_cast<int64_t>(stride), 0);
+  }
 }
 
 void StepBatch::add_draws(const SequenceInput& sequence, int first_token) {
@@ -177,7 +185,9 @@ void StepBatch::add_padding(int first) {
   const auto rest_of = [&](size_t offset) { return staging_.begin() + offset + first; };
   std::fill_n(rest_of(layout_.token_ids), count, 0);
   std::fill_n(rest_of(layout_.positions), count, 0);
-  std::fill_n(rest_of(layout_.slot_mapping), count, -1);
+  for (int group = 0; group < num_groups_; ++group) {
+    std::fill_n(rest_of(layout_.slot_mapping + group * sizes_.num_tokens), count, -1);
+  }
   for (const size_t zeros : {layout_.seq_lens, layout_.state_len}) {
     std::fill_n(rest_of(zeros), count, 0);
   }
@@ -187,7 +197,10 @@ void StepBatch::add_padding(int first) {
   std::iota(rest_of(layout_.query_start_loc), rest_of(layout_.query_start_loc) + count, first);
   std::iota(rest_of(layout_.logits_rows), rest_of(layout_.logits_rows) + count, first);
   const auto stride = static_cast<size_t>(sizes_.block_table_stride);
-  std::fill_n(staging_.begin() + layout_.block_table + first * stride, count * stride, 0);
+  for (int group = 0; group < num_groups_; ++group) {
+    const size_t row = static_cast<size_t>(group) * sizes_.num_seqs + first;
+    std::fill_n(staging_.begin() + layout_.block_table + row * stride, count * stride, 0);
+  }
 }
 
 ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {

@@ -23,12 +23,15 @@ namespace nanovllm {
 // their logits are not used.
 class StepBatch {
  public:
-  StepBatch(int block_size, DecodeBuckets buckets, std::span<int32_t> staging)
-      : block_size_(block_size), buckets_(std::move(buckets)), staging_(staging) {}
+  StepBatch(int block_size, DecodeBuckets buckets, std::span<int32_t> staging, int num_groups = 1)
+      : block_size_(block_size),
+        num_groups_(num_groups),
+        buckets_(std::move(buckets)),
+        staging_(staging) {}
 
   // What the largest step needs, in int32 elements.
   static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
-                             int block_size);
+                             int block_size, int num_groups = 1);
 
   // Reads all that `input` points to. The id of a pending token is written as the number
   // -1 - pending_from (see Backend::stage_batch).
@@ -73,11 +76,13 @@ class StepBatch {
   void measure(const StepInput& input);
   void place_arrays();
   void add_sequence(const SequenceInput& sequence, int index, int first_token);
+  void add_blocks(const SequenceInput& sequence, int index, int first_token);
   void add_draws(const SequenceInput& sequence, int first_token);
   void add_prompt_logprobs(const SequenceInput& sequence, int first_token);
   void add_padding(int first);
 
   const int block_size_;
+  const int num_groups_;
   const DecodeBuckets buckets_;
   const std::span<int32_t> staging_;
   size_t staging_size_ = 0;

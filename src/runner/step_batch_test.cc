@@ -82,6 +82,35 @@ TEST_F(StepBatchTest, ArraysFollowTheSequences) {
   EXPECT_EQ(array(b.logits_rows, 2), (Ids{0, 1}));
 }
 
+TEST_F(StepBatchTest, EachGroupOfLayersHasItsBlocks) {
+  const Ids first_blocks = {7, -1, 3, 8}, second_blocks = {5, 6}, third_blocks = {9, 2, 1, 4};
+  const std::vector<int32_t>* const tables[] = {&first_blocks, &second_blocks, &third_blocks};
+  for (int i = 0; i < 3; ++i) input_.sequences[i].block_table = *tables[i];
+  Ids memory(StepBatch::staging_size(64, 8, 64, 16, 2), 12345);
+  StepBatch batch(16, DecodeBuckets(4, 64, 16), memory, 2);
+  batch.build(input_);
+  const ForwardBatch b = batch.forward_batch(batch.staging().data());
+  const ForwardBatch one = b.of_group(0), other = b.of_group(1);
+  EXPECT_EQ(b.num_groups, 2);
+  EXPECT_EQ(array(one.block_table, 6), (Ids{7, 3, 5, 0, 9, 1}));
+  EXPECT_EQ(array(other.block_table, 6), (Ids{0, 8, 6, 0, 2, 4}));
+  EXPECT_EQ(array(one.slot_mapping, 6),
+            (Ids{3 * 16 + 3, 5 * 16 + 2, 9 * 16 + 14, 9 * 16 + 15, 1 * 16 + 0, 1 * 16 + 1}));
+  EXPECT_EQ(array(other.slot_mapping, 6),
+            (Ids{8 * 16 + 3, 6 * 16 + 2, 2 * 16 + 14, 2 * 16 + 15, 4 * 16 + 0, 4 * 16 + 1}));
+  EXPECT_EQ(array(other.seq_lens, 3), array(b.seq_lens, 3));
+
+  input_.sequences.resize(2);  // a step of decodes, padded to another number of sequences
+  input_.sequences.push_back(input_.sequences[1]);
+  batch.build(input_);
+  const ForwardBatch padded = batch.forward_batch(batch.staging().data()).of_group(1);
+  ASSERT_EQ(padded.num_seqs, 4);
+  const int stride = padded.block_table_stride;
+  EXPECT_EQ(array(padded.slot_mapping, 4), (Ids{8 * 16 + 3, 6 * 16 + 2, 6 * 16 + 2, -1}));
+  EXPECT_EQ(array(padded.block_table + 3 * stride, stride), Ids(stride, 0));
+  EXPECT_EQ(array(padded.block_table, 2), (Ids{0, 8}));
+}
+
 TEST_F(StepBatchTest, ASingleTokenBehindAPrefillIsNoDecode) {
   std::swap(input_.sequences[1], input_.sequences[2]);
   batch_.build(input_);

@@ -93,8 +93,7 @@ struct Metrics::Engine {
     prometheus::Labels labels = facts;
     labels["block_size"] = std::to_string(limits.kvcache_block_size);
     labels["num_gpu_blocks"] = std::to_string(limits.num_kvcache_blocks);
-    labels["kv_cache_size_tokens"] =
-        std::to_string(int64_t{limits.num_kvcache_blocks} * limits.kvcache_block_size);
+    labels["kv_cache_size_tokens"] = std::to_string(limits.num_kvcache_tokens());
     Gauge& shown = cache_configs.Add(labels);  // the one that is there, where they are the same
     if (&shown == cache_config) return;
     shown.Set(1);

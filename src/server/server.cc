@@ -165,7 +165,7 @@ void Front::announce_ready(const EngineInfo& info) const {
   }
   print_log("ready: {}{} on {}, max_model_len {}, {} tokens of KV cache, {:.2f} s after the start",
             name_of_model(options_), workers, info.device, info.max_model_len,
-            int64_t{info.num_kvcache_blocks} * info.kvcache_block_size,
+            info.num_kvcache_tokens(),
             std::chrono::duration<double>(Clock::now() - start_).count());
 }
 

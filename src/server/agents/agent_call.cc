@@ -12,12 +12,10 @@ namespace {
 
 constexpr const char* kBlanks = " \t\r\n\f\v";
 
-// Tokens of a prompt and its answer. The last one is never fed back, so it needs no room in the KV
-// cache.
+// Tokens of a prompt and its answer.
 size_t context_of(const ServedModel& model) {
   const EngineLimits& limits = model.preparer.info;
-  const int64_t cache = int64_t{limits.num_kvcache_blocks} * limits.kvcache_block_size;
-  return static_cast<size_t>(std::min<int64_t>(limits.max_model_len, cache + 1));
+  return static_cast<size_t>(limits.max_num_tokens());
 }
 
 // Where the character that begins at `from` ends.

@@ -109,13 +109,14 @@ constexpr size_t plan_bytes(int num_multiprocessors) {
 }  // namespace
 
 DecodePlans::DecodePlans(int num_multiprocessors)
-    : num_multiprocessors_(num_multiprocessors), memory_(2 * plan_bytes(num_multiprocessors)) {}
+    : num_multiprocessors_(num_multiprocessors),
+      memory_(kMaxPlans * plan_bytes(num_multiprocessors)) {}
 
 DecodePlan DecodePlans::plan(size_t slot) const {
   const size_t num_warps = static_cast<size_t>(num_multiprocessors_) * kMaxDecodeWarps;
   auto* const warps = static_cast<WarpWalk*>(memory_.data()) + slot * num_warps;
   auto* const shares =
-      reinterpret_cast<BlockShare*>(static_cast<WarpWalk*>(memory_.data()) + 2 * num_warps);
+      reinterpret_cast<BlockShare*>(static_cast<WarpWalk*>(memory_.data()) + kMaxPlans * num_warps);
   return {warps, shares + slot * static_cast<size_t>(num_multiprocessors_)};
 }
 
@@ -127,7 +128,7 @@ DecodePlans::Found DecodePlans::find(cudaStream_t stream, const DecodeProblem& p
   }
   NANOVLLM_CHECK(problem.num_seqs <= kMaxSeqs && problem.num_warps <= kMaxDecodeWarps &&
                  problem.num_blocks <= num_multiprocessors_);
-  const size_t slot = std::exchange(next_, 1 - next_);
+  const size_t slot = std::exchange(next_, (next_ + 1) % kMaxPlans);
   known_[slot] = {};
   const bool few = has_few_segments(problem);
   const size_t ints = static_cast<size_t>(problem.num_seqs + 1) * (few ? 2 : 1);

@@ -64,7 +64,8 @@ struct DecodePlan {
   BlockShare* shares;  // [num_blocks]
 };
 
-// The plans of a stream's batch, of which layers may want two: with a window and without.
+// The plans of a stream's batch, of which layers want several: one for each block table, and one
+// for each window.
 class DecodePlans {
  public:
   explicit DecodePlans(int num_multiprocessors);
@@ -92,7 +93,9 @@ class DecodePlans {
     DecodeProblem problem;
     uint64_t generation = 0;  // of forget()
   };
-  std::array<Known, 2> known_;
+  // As many groups of layers as models have (kMostCacheGroups); of more, a plan is made again.
+  static constexpr size_t kMaxPlans = 8;
+  std::array<Known, kMaxPlans> known_;
   std::atomic<uint64_t> generation_ = 1;
   size_t next_ = 0;
 };

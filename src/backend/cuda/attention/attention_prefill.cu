@@ -83,17 +83,18 @@ struct PrefillKernel {
     const int last_position = work.context + last_row / p.group;
 
     State state;
-    int tile = p.first_visible(first_position) / kKeys * kKeys;  // its first position
+    const int begin = p.first_visible(first_position) / 16 * 16;  // in the first block that is seen
+    int tile = begin / kKeys * kKeys;                             // its first position
     KeyCursor cursor = {p.block_table + static_cast<int64_t>(work.seq) * p.block_table_stride,
                         tile / p.kv.block_size, tile % p.kv.block_size};
     const int end = last_position + 1;
     load_queries(work, last_row, queries);
-    if (tile < end) load_keys(work, cursor, tile, end, 0, keys);
+    if (tile < end) load_keys(work, cursor, tile, begin, end, 0, keys);
     commit_copies();
     for (; tile < end; tile += kKeys) {
       wait_for_copies<0>();
       __syncthreads();  // the keys are here, and nobody reads the last tile's values
-      load_keys(work, cursor, tile, end, 1, values);
+      load_keys(work, cursor, tile, begin, end, 1, values);
       commit_copies();
       float s[kRowTiles][kKeyTiles][4] = {};
       multiply_keys(queries + warp_row * kStride, keys, s, lane);
@@ -109,7 +110,7 @@ struct PrefillKernel {
       __syncthreads();  // the values are here, and nobody reads the keys
       if (tile + kKeys < end) {
         cursor.advance(kKeys, p.kv.block_size);
-        load_keys(work, cursor, tile + kKeys, end, 0, keys);
+        load_keys(work, cursor, tile + kKeys, begin, end, 0, keys);
         commit_copies();
       }
       add_values(values, s, state, lane);
@@ -131,14 +132,16 @@ struct PrefillKernel {
     }
   }
 
-  // Keys (or values) of positions tile .. tile + kKeys - 1; zeros from `end` on.
-  __device__ void load_keys(const Work& work, KeyCursor cursor, int tile, int end, int is_value,
-                            __nv_bfloat16* target) const {
+  // Keys (or values) of positions tile .. tile + kKeys - 1; zeros before `begin` and from `end` on.
+  __device__ void load_keys(const Work& work, KeyCursor cursor, int tile, int begin, int end,
+                            int is_value, __nv_bfloat16* target) const {
     constexpr int kEach = (16 * kVectors + kThreads - 1) / kThreads;  // of 16 positions
 #pragma unroll
     for (int group = 0; group < kKeys; group += 16) {
-      // Positions from `end` on may lie behind the block table.
-      const int64_t block = tile + group < end ? cursor.table[cursor.block] : 0;
+      // Positions before `begin` may lie in blocks that were given back, those from `end` on behind
+      // the block table.
+      const bool is_there = begin <= tile + group && tile + group < end;
+      const int64_t block = is_there ? cursor.table[cursor.block] : 0;
       const __nv_bfloat16* source =
           cache + p.kv.offset_in_block(block, cursor.offset, work.kv_head, is_value);
 #pragma unroll
@@ -148,7 +151,7 @@ struct PrefillKernel {
         const int row = i / kVectors, vector = i % kVectors;
         copy_async(shared_address(target + (group + row) * kStride + vector * 8),
                    source + row * kDim + (vector * 8 ^ KvView::swizzle(kDim, row)),
-                   tile + group + row < end);
+                   is_there && tile + group + row < end);
       }
       cursor.advance(16, p.kv.block_size);
     }

@@ -88,7 +88,8 @@ class PrefillProducer {
   }
 
   // Keys (or values) of positions tile .. tile + kKeys - 1, but for boxes that lie behind `end`. A
-  // lane copies a box.
+  // lane copies a box. Boxes that no row sees may be in blocks that were given back: they hold the
+  // first that is seen, and are hidden.
   __device__ void bring_tile(const PrefillWork& work, int tile, int end, int is_value,
                              typename Shared::Keys& target, Barrier& there) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -96,7 +97,9 @@ class PrefillProducer {
     const int used = min(boxes, (end - tile + box_rows - 1) / box_rows);
     if (lane == 0) there.expect(used * box_rows * kChunks * kLineBytes);
     __syncwarp();
-    const int box = lane % boxes, chunk = lane / boxes, position = tile + box * box_rows;
+    const int first = p_.first_visible(work.context + work.row / p_.group) / box_rows * box_rows;
+    const int box = lane % boxes, chunk = lane / boxes;
+    const int position = max(first, tile + box * box_rows);
     if (chunk >= kChunks || box >= used) return;
     const int32_t* table = p_.block_table + static_cast<int64_t>(work.seq) * p_.block_table_stride;
     const int64_t block = table[position / p_.kv.block_size];
