@@ -9,6 +9,7 @@
 
 #include "backend/registry.h"
 #include "io/testing.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
 namespace {

@@ -149,7 +149,12 @@ void StepBatch::add_blocks(const SequenceInput& sequence, int index, int first_t
     }
     const size_t row = static_cast<size_t>(group) * sizes_.num_seqs + index;
     const auto table = staging_.begin() + static_cast<int64_t>(layout_.block_table + row * stride);
-    for (int i = 0; i < num_blocks; ++i) table[i] = std::max(0, blocks[i * num_groups_]);
+    const auto not_negative = [](int32_t block) { return std::max(0, block); };
+    if (num_groups_ == 1) {  // vectorised
+      std::transform(blocks, blocks + num_blocks, table, not_negative);
+    } else {
+      for (int i = 0; i < num_blocks; ++i) table[i] = not_negative(blocks[i * num_groups_]);
+    }
     std::fill(table + num_blocks, table + static_cast<int64_t>(stride), 0);
   }
 }
