@@ -11,6 +11,9 @@ struct ConfigRules {
   // Layers with a window turn by rope_theta where no base of their own is given, and are never
   // stretched.
   bool windows_turn_apart = false;
+  // Stacks of experts that are parameters of their module, without ".weight", lie as [experts, out,
+  // in], not as [experts, in, out].
+  bool experts_are_in_order = false;
   // "yarn" is a name of LongRoPE.
   bool yarn_is_longrope = false;
   // There are windows unless use_sliding_window is false, only if it is true, or in any case.

@@ -15,6 +15,8 @@ struct GgufLayout {
   int64_t interleaved_head = 0;
   // A layer's post_attention_layernorm is behind attention, not before the MLP.
   bool has_post_norms = false;
+  // Of a folder: see ConfigRules::experts_are_in_order.
+  bool has_experts_in_order = false;
 };
 
 // GGUF's name of a tensor: "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". A

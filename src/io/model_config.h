@@ -68,6 +68,7 @@ struct RecurrentConfig {
   // themselves, not the logarithms of what they are below 0: GGUF.
   bool key_heads_take_turns = false;
   bool has_decay = false;
+  float beta_scale = 1;
 
   bool has_layer(int i) const { return !layers.empty() && layers[i]; }
 };

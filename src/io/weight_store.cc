@@ -303,8 +303,8 @@ class WeightStore::Impl {
     }
   }
 
-  // Experts that are parameters of their module, [experts, in, out], not weights of layers, whose
-  // names end in ".weight".
+  // Experts that are parameters of their module, [experts, in, out] as a rule, not weights of
+  // layers, whose names end in ".weight".
   void add_transposed() {
     std::vector<std::string> names;
     for (const auto& [name, item] : items_) {
@@ -316,10 +316,12 @@ class WeightStore::Impl {
       auto node = items_.extract(name);
       node.key() += ".weight";
       Item& item = node.mapped();
-      std::swap(item.tensor.shape[1], item.tensor.shape[2]);
-      item.decoder = std::make_unique<TransposedStack>(item.tensor.data, item.tensor.dtype,
-                                                       item.tensor.shape[1], item.tensor.shape[2]);
-      item.tensor.decoder = item.decoder.get();
+      if (!layout_.has_experts_in_order) {
+        std::swap(item.tensor.shape[1], item.tensor.shape[2]);
+        item.decoder = std::make_unique<TransposedStack>(
+            item.tensor.data, item.tensor.dtype, item.tensor.shape[1], item.tensor.shape[2]);
+        item.tensor.decoder = item.decoder.get();
+      }
       if (!items_.insert(std::move(node)).inserted) {
         throw_error(ErrorCode::kCorruptData, "{}: tensor {} is there, and {}.weight as well",
                     location(), printable(name), printable(name));

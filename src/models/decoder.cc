@@ -132,16 +132,24 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
   const int unturned = options.window_rope_theta ? 2 : 1;  // see add_rotary_tables()
   LayerSpec layer;
   layer.residual_scale = config_.residual_scale;
-  layer.before_core = norm(options.norms.before_attention);
-  if (config_.recurrent.has_layer(i)) {
-    load_gated_delta(layer, context, loader, name + ".linear_attn");
+  const bool is_recurrent = config_.recurrent.has_layer(i);
+  NormNames norms = options.norms;
+  if (is_recurrent && options.delta.norms) norms = *options.delta.norms;
+  if (is_recurrent && options.delta.older_norms &&
+      context.weights.contains(
+          fmt::format("{}.{}.weight", name, options.delta.older_norms->before_attention))) {
+    norms = *options.delta.older_norms;
+  }
+  layer.before_core = norm(norms.before_attention);
+  if (is_recurrent) {
+    load_gated_delta(layer, context, loader, name + ".linear_attn", options.delta);
   } else {
     load_attention(layer, context, loader, name + ".self_attn", options,
                    window_of_layer(config_, options, i), turns ? (has_own_base ? 1 : 0) : unturned);
   }
-  layer.after_core = norm(options.norms.after_attention);
-  layer.before_ffn = norm(options.norms.before_mlp);
-  layer.after_ffn = norm(options.norms.after_mlp);
+  layer.after_core = norm(norms.after_attention);
+  layer.before_ffn = norm(norms.before_mlp);
+  layer.after_ffn = norm(norms.after_mlp);
   if (options.experts && config_.experts.layers[i]) {
     layer.ffn =
         load_experts(context, loader, name + "." + options.experts->block, *options.experts);

@@ -41,6 +41,26 @@ struct ExpertOptions {
   Routing::Score score = Routing::Score::kSoftmax;
 };
 
+// What the checkpoint has of recurrent layers (GatedDelta).
+struct DeltaOptions {
+  enum class Names {
+    // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a
+    kUsual,
+    // in_proj_qkvz and in_proj_ba: for each key head its rows of q, k, v and z, or of b and a
+    kFusedByKeyHead,
+    // q_proj, k_proj, v_proj, g_proj, b_proj and a_proj, a convolution for each of q, k and v;
+    // o_norm
+    // and o_proj
+    kApart,
+  } names = Names::kUsual;
+  float beta_scale = 1;
+  // Of the norm of results; 0 = the config's.
+  float eps = 0;
+  // Where recurrent layers have other norms than layers of attention; and what some files call
+  // them.
+  std::optional<NormNames> norms = {}, older_norms = {};
+};
+
 struct DecoderOptions {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
@@ -59,6 +79,7 @@ struct DecoderOptions {
   // are reordered when they are read, so that kernels always pair the halves of a head.
   bool turns_neighbours = false;
   NormNames norms = {};
+  DeltaOptions delta = {};
   // Added to the weights of all norms: 1 for Gemma.
   float norm_offset = 0;
   float embedding_scale = 1;

@@ -48,11 +48,13 @@ extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMistral, kMixtral;
-extern const Family kOlmo2, kOlmo3, kOlmoe;
+extern const Family kOlmo2, kOlmo3, kOlmoe, kOlmoHybrid;
 extern const Family kPhi3;
 extern const Family kQwen2, kQwen2Moe;
 extern const Family kQwen3, kQwen3Moe;
 extern const Family kQwen3_5, kQwen3_5WithTowers;
+extern const Family kQwen3_5Moe, kQwen3_5MoeWithTowers;
+extern const Family kQwen3Next;
 extern const Family kSmolLm3;
 
 // By config.json's names: the family of the architecture, or of the model_type if there is none; if

@@ -232,10 +232,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "gemma2", "gemma3", "gemma3_multimodal", "qwen3_fp8", "phi3", "phi3_long",
                       "granite", "smollm3", "olmo2", "olmo3", "glm4", "gguf_llama", "gguf_glm4",
                       "gguf_phi3", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "glm4_moe",
-                      "gpt_oss", "gpt_oss_plain", "qwen3_5", "gguf_mixtral", "gguf_qwen2moe",
-                      "gguf_gpt_oss", "gguf_qwen3moe", "gguf_olmoe", "gguf_glm4moe", "gguf_gemma2",
-                      "gguf_gemma3", "gguf_granite", "gguf_smollm3", "gguf_olmo2", "gguf_olmo3",
-                      "gguf_qwen35"),
+                      "gpt_oss", "gpt_oss_plain", "qwen3_5", "qwen3_5_moe", "qwen3_next",
+                      "olmo_hybrid", "gguf_mixtral", "gguf_qwen2moe", "gguf_gpt_oss",
+                      "gguf_qwen3moe", "gguf_olmoe", "gguf_glm4moe", "gguf_gemma2", "gguf_gemma3",
+                      "gguf_granite", "gguf_smollm3", "gguf_olmo2", "gguf_olmo3", "gguf_qwen35"),
     [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

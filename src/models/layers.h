@@ -50,10 +50,10 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
                     const std::string& name, const DecoderOptions& options, int window,
                     int rotary_table);
 
-// NAME.in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, conv1d, A_log, dt_bias, norm and out_proj:
-// fills in the same of a recurrent layer.
+// NAME.in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, conv1d, A_log, dt_bias, norm and out_proj,
+// or what DeltaOptions::names says: fills in the same of a recurrent layer.
 void load_gated_delta(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
-                      const std::string& name);
+                      const std::string& name, const DeltaOptions& options);
 
 // NAME.gate_proj and up_proj, or one gate_up_proj, and down_proj:
 // down(activation(gate(x)) * up(x)).

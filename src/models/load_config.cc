@@ -45,6 +45,7 @@ void read_config_json(const JsonFields& fields, ModelConfig& config) {
   config.model_type = fields.string("model_type").value_or("");
   const Family& family = find_family(config.architecture, config.model_type);
   family.defaults(config);
+  config.gguf.has_experts_in_order = family.rules.experts_are_in_order;
   config.quantization = load_quantization_config(fields, config.model_dir);
   read_sizes(fields, config);
   read_experts(fields, config);

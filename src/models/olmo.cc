@@ -1,7 +1,12 @@
 // OLMo 2 (arXiv 2501.00656) and OLMo 3 (arXiv 2512.13961): norms after attention and MLP instead
 // of before them, and queries and keys normalised over all heads together. OLMo 3 has windows in
 // three of four layers, and stretches the rotation in the others only. OLMoE (arXiv 2409.02060): a
-// mixture of experts with a Llama's norms. In GGUF an OLMo 3 is an OLMo 2 with a window.
+// mixture of experts with a Llama's norms. OLMo hybrid: recurrent layers (the gated delta rule,
+// whose keys may be taken out twice over) with norms before their blocks, to one of attention as in
+// OLMo 2, which turns nothing where no base is given. In GGUF an OLMo 3 is an OLMo 2 with a window.
+#include <nlohmann/json.hpp>
+
+#include "io/recurrent_config.h"
 #include "models/families.h"
 
 namespace nanovllm {
@@ -38,6 +43,28 @@ void read_gguf_olmo3(const GgufFields& fields, ModelConfig& config) {
   config.sliding_layers = listed;
 }
 
+// Sizes follow those of attention, and a factor of beta is kept where the config has one for it.
+void read_olmo_hybrid(const JsonFields& fields, ModelConfig& config) {
+  RecurrentConfig& sizes = config.recurrent;
+  sizes.num_key_heads = sizes.num_value_heads = config.num_attention_heads;
+  if (config.num_attention_heads > 0) {
+    sizes.key_dim = static_cast<int>(0.75 * config.hidden_size / config.num_attention_heads);
+  }
+  assign_if(sizes.key_dim, fields.integer("linear_key_head_dim", 1, 1 << 16));
+  sizes.value_dim = 2 * sizes.key_dim;
+  sizes.conv_width = 4;
+  read_recurrent(fields, config);
+  sizes.beta_scale = fields.boolean("linear_allow_neg_eigval").value_or(true) ? 2 : 1;
+  // Of how weights begin.
+  for (const char* harmless : {"linear_a_log_min", "linear_a_log_max", "linear_dt_init_floor",
+                               "linear_dt_min", "linear_dt_max"}) {
+    fields.find(harmless);
+  }
+  const Json* rope = fields.find("rope_parameters");
+  const bool turns = rope != nullptr && find_member(*rope, "rope_theta") != nullptr;
+  if (!turns) config.unrotated_layers.assign(config.num_hidden_layers, true);
+}
+
 DecoderOptions olmo2_options(const ModelConfig& config) {
   return {.qk_norm = QkNorm::kAllHeads,
           .qkv_bias = config.attention_bias,
@@ -52,6 +79,17 @@ DecoderOptions olmo3_options(const ModelConfig& config) {
   DecoderOptions options = olmo2_options(config);
   options.windows = DecoderOptions::Windows::kListedLayers;
   options.window_rope_theta = config.window_rope_theta;
+  return options;
+}
+
+DecoderOptions olmo_hybrid_options(const ModelConfig& config) {
+  DecoderOptions options = olmo2_options(config);
+  options.delta = {.names = DeltaOptions::Names::kApart,
+                   .beta_scale = config.recurrent.beta_scale,
+                   .eps = 1e-5f,
+                   .norms = NormNames{},
+                   .older_norms = NormNames{.before_attention = "attention_layer_norm",
+                                            .before_mlp = "feedforward_layer_norm"}};
   return options;
 }
 
@@ -80,6 +118,11 @@ constinit const Family kOlmo3 = {
     .read = read_olmo3,
     .read_gguf = read_gguf_olmo3,
     .options = olmo3_options};
+
+constinit const Family kOlmoHybrid = {.model = {"OlmoHybridForCausalLM", "OLMo hybrid", "", "", ""},
+                                      .model_type = "olmo_hybrid",
+                                      .read = read_olmo_hybrid,
+                                      .options = olmo_hybrid_options};
 
 constinit const Family kOlmoe = {.model = {"OlmoeForCausalLM", "OLMoE", "olmoe", "", ""},
                                  .model_type = "olmoe",

@@ -1,17 +1,14 @@
 // Qwen3.5, 3.6 and 3.8, dense: three recurrent layers (the gated delta rule, arXiv 2412.06464) to
 // one of attention, whose results have a gate and a quarter of whose heads turns. Norms multiply by
 // 1 + weight, but not that of recurrent layers' results.
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "base/check.h"
+#include "io/recurrent_config.h"
 #include "models/families.h"
 
 namespace nanovllm {
 namespace {
 
 constexpr int kAttentionInterval = 4;  // every nth layer
-constexpr int kMaxConvWidth = 16;
 
 void assume_qwen3_5(ModelConfig& config) {
   config.head_dim = 256;
@@ -27,55 +24,8 @@ void assume_qwen3_5(ModelConfig& config) {
   throw_error(ErrorCode::kUnsupported, "{}: {}, which is not supported", where, what);
 }
 
-void check_recurrent(const std::string& where, const RecurrentConfig& sizes) {
-  if (sizes.num_value_heads % sizes.num_key_heads != 0) {
-    throw_error(ErrorCode::kCorruptData,
-                "{}: recurrent layers have {} value heads, expected a multiple of their {} key "
-                "heads",
-                where, sizes.num_value_heads, sizes.num_key_heads);
-  }
-  if (sizes.key_dim % 8 != 0 || sizes.value_dim % 8 != 0) {
-    throw_error(ErrorCode::kUnsupported,
-                "{}: heads of recurrent layers have {} and {} elements, only multiples of 8 are "
-                "supported",
-                where, sizes.key_dim, sizes.value_dim);
-  }
-}
-
-void check_layers(const std::string& where, const RecurrentConfig& sizes) {
-  if (std::ranges::find(sizes.layers, false) != sizes.layers.end()) return;
-  refuse(where, "no layer is of attention");
-}
-
-void read_layer_types(const JsonFields& fields, ModelConfig& config) {
-  std::vector<bool>& layers = config.recurrent.layers;
-  const Json* types = fields.find("layer_types");
-  if (types == nullptr) {
-    const int64_t interval =
-        fields.integer("full_attention_interval", 1, kMaxLayers).value_or(kAttentionInterval);
-    layers = layers_but_every(static_cast<int>(interval), config.num_hidden_layers);
-    return;
-  }
-  const bool fits = types->is_array() && std::ssize(*types) == config.num_hidden_layers &&
-                    std::ranges::all_of(*types, [](const Json& type) {
-                      return type == "linear_attention" || type == "full_attention";
-                    });
-  if (!fits) {
-    fields.fail("layer_types", "\"linear_attention\" or \"full_attention\" for every layer");
-  }
-  for (const Json& type : *types) layers.push_back(type == "linear_attention");
-}
-
 void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
-  RecurrentConfig& sizes = config.recurrent;
-  assign_if(sizes.num_key_heads, fields.integer("linear_num_key_heads", 1, kMaxSize));
-  assign_if(sizes.num_value_heads, fields.integer("linear_num_value_heads", 1, kMaxSize));
-  assign_if(sizes.key_dim, fields.integer("linear_key_head_dim", 1, 1 << 16));
-  assign_if(sizes.value_dim, fields.integer("linear_value_head_dim", 1, 1 << 16));
-  assign_if(sizes.conv_width, fields.integer("linear_conv_kernel_dim", 1, kMaxConvWidth));
-  check_recurrent(fields.where(), sizes);
-  read_layer_types(fields, config);
-  check_layers(fields.where(), sizes);
+  read_recurrent(fields, config);
   assign_if(config.num_prediction_layers, fields.integer("mtp_num_hidden_layers", 0, kMaxLayers));
   config.rotary_dim = config.head_dim / 4;
   if (!fields.boolean("attn_output_gate").value_or(true)) {
@@ -86,8 +36,7 @@ void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
   }
   if (config.hidden_act != "silu") refuse(fields.where(), "hidden_act is not silu");
   // States are float32 in any case, and the gate of recurrent layers' results is SiLU.
-  for (const char* harmless :
-       {"mamba_ssm_dtype", "output_gate_type", "language_model_only", "full_attention_interval"}) {
+  for (const char* harmless : {"mamba_ssm_dtype", "output_gate_type", "language_model_only"}) {
     fields.find(harmless);
   }
 }
@@ -105,7 +54,6 @@ void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
                 fields.key("ssm.time_step_rank"), sizes.num_value_heads);
   }
   sizes.value_dim = inner / sizes.num_value_heads;
-  check_recurrent(fields.file().path(), sizes);
   sizes.key_heads_take_turns = true;
   sizes.has_decay = true;
   config.norm_offset = 0;                 // the weights of norms hold 1 + w
@@ -123,7 +71,26 @@ void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
     }
     sizes.layers.assign(listed->begin(), listed->begin() + num_layers);
   }
-  check_layers(fields.file().path(), sizes);
+  check_recurrent(fields.file().path(), sizes);
+}
+
+void assume_qwen3_5_moe(ModelConfig& config) {
+  assume_qwen3_5(config);
+  config.intermediate_size = 512;  // of an expert: there are no dense layers
+  config.experts.num = 256;
+  config.experts.num_active = 8;
+  config.experts.shared_width = 512;
+}
+
+void read_qwen3_5_moe(const JsonFields& fields, ModelConfig& config) {
+  read_qwen3_5(fields, config);
+  config.experts.renormalise = true;
+}
+
+void assume_qwen3_next(ModelConfig& config) {
+  assume_qwen3_5(config);
+  config.experts.renormalise = true;
+  config.num_prediction_layers = 1;  // no key says so
 }
 
 DecoderOptions qwen3_5_options(const ModelConfig& config) {
@@ -132,6 +99,18 @@ DecoderOptions qwen3_5_options(const ModelConfig& config) {
           .output_bias = config.attention_bias,
           .attention_gate = true,
           .norm_offset = config.norm_offset};
+}
+
+DecoderOptions qwen3_5_moe_options(const ModelConfig& config) {
+  DecoderOptions options = qwen3_5_options(config);
+  options.experts = ExpertOptions{.has_shared_gate = true};
+  return options;
+}
+
+DecoderOptions qwen3_next_options(const ModelConfig& config) {
+  DecoderOptions options = qwen3_5_moe_options(config);
+  options.delta.names = DeltaOptions::Names::kFusedByKeyHead;
+  return options;
 }
 
 constexpr Family qwen3_5(const SupportedModel& model, bool has_text_config) {
@@ -144,6 +123,17 @@ constexpr Family qwen3_5(const SupportedModel& model, bool has_text_config) {
           .options = qwen3_5_options};
 }
 
+constexpr Family qwen3_5_moe(const SupportedModel& model, bool has_text_config) {
+  return {.model = model,
+          .model_type = "qwen3_5_moe_text",
+          .rules = {.has_text_config = has_text_config,
+                    .turns_parts = true,
+                    .experts_are_in_order = true},
+          .defaults = assume_qwen3_5_moe,
+          .read = read_qwen3_5_moe,
+          .options = qwen3_5_moe_options};
+}
+
 }  // namespace
 
 constinit const Family kQwen3_5 =
@@ -152,5 +142,20 @@ constinit const Family kQwen3_5WithTowers =
     qwen3_5({"Qwen3_5ForConditionalGeneration", "Qwen3.5, 3.6, 3.8, the text part", "", "qwen3",
              "qwen3_coder"},
             true);
+
+constinit const Family kQwen3_5Moe = qwen3_5_moe(
+    {"Qwen3_5MoeForCausalLM", "Qwen3.5-MoE, 3.6, 3.8", "", "qwen3", "qwen3_coder"}, false);
+constinit const Family kQwen3_5MoeWithTowers =
+    qwen3_5_moe({"Qwen3_5MoeForConditionalGeneration", "Qwen3.5-MoE, 3.6, 3.8, the text part", "",
+                 "qwen3", "qwen3_coder"},
+                true);
+
+constinit const Family kQwen3Next = {
+    .model = {"Qwen3NextForCausalLM", "Qwen3-Next", "", "qwen3", "hermes"},
+    .model_type = "qwen3_next",
+    .rules = {.turns_parts = true},
+    .defaults = assume_qwen3_next,
+    .read = read_qwen3_5,
+    .options = qwen3_next_options};
 
 }  // namespace nanovllm

@@ -58,13 +58,106 @@ struct DeltaShard {
   }
 };
 
-// [conv_width, channels of this rank] of NAME.conv1d, which has the taps of each channel together.
-std::vector<float> load_conv(WeightLoader& loader, const std::string& name,
-                             const DeltaShard& shard) {
-  const int64_t width = shard.sizes.conv_width;
-  std::vector<int64_t> shape = {shard.num_channels(), 1, width};
-  if (shard.sizes.has_decay) shape = {shard.num_channels(), width};  // a GGUF file
-  const std::vector<float> all = loader.values(name + ".conv1d.weight", shape);
+// Rows [begin, end) of a matrix [rows, cols].
+MatrixSlice rows_of(const std::string& name, int64_t rows, int64_t cols, int64_t begin,
+                    int64_t end) {
+  MatrixSlice slice = MatrixSlice::whole(name, rows, cols);
+  slice.row_begin = begin;
+  slice.row_end = end;
+  return slice;
+}
+
+// q, k, v and z; and b and a.
+struct Projections {
+  std::vector<MatrixSlice> wide, gates;
+};
+
+Projections usual_projections(const std::string& name, const DeltaShard& shard, int64_t hidden) {
+  Projections in;
+  for (const auto& [begin, end] : shard.channels()) {
+    in.wide.push_back(rows_of(name + ".in_proj_qkv", shard.num_channels(), hidden, begin, end));
+  }
+  in.wide.push_back(shard.value_rows(name + ".in_proj_z", shard.sizes.value_dim, hidden));
+  for (const char* gate : {".in_proj_b", ".in_proj_a"}) {
+    in.gates.push_back(shard.value_rows(name + gate, 1, hidden));
+  }
+  return in;
+}
+
+Projections projections_by_key_head(const std::string& name, const DeltaShard& shard,
+                                    int64_t hidden) {
+  const RecurrentConfig& sizes = shard.sizes;
+  const int64_t group = sizes.num_value_heads / sizes.num_key_heads, key = sizes.key_dim;
+  const int64_t value = group * sizes.value_dim;
+  Projections in;
+  const auto add = [&](std::vector<MatrixSlice>& slices, const char* part, int64_t rows_a_head,
+                       int64_t first, int64_t count) {
+    for (int h = shard.first_key_head; h < shard.first_key_head + shard.num_key_heads; ++h) {
+      const int64_t begin = h * rows_a_head + first;
+      slices.push_back(
+          rows_of(name + part, sizes.num_key_heads * rows_a_head, hidden, begin, begin + count));
+    }
+  };
+  int64_t first = 0;
+  for (const int64_t count : {key, key, value, value}) {
+    add(in.wide, ".in_proj_qkvz", 2 * (key + value), first, count);
+    first += count;
+  }
+  for (const int64_t begin : {int64_t{0}, group}) {
+    add(in.gates, ".in_proj_ba", 2 * group, begin, group);
+  }
+  return in;
+}
+
+Projections projections_apart(const std::string& name, const DeltaShard& shard, int64_t hidden) {
+  const RecurrentConfig& sizes = shard.sizes;
+  Projections in;
+  for (const char* part : {".q_proj", ".k_proj"}) {
+    const int64_t begin = int64_t{shard.first_key_head} * sizes.key_dim;
+    in.wide.push_back(rows_of(name + part, int64_t{sizes.num_key_heads} * sizes.key_dim, hidden,
+                              begin, begin + int64_t{shard.num_key_heads} * sizes.key_dim));
+  }
+  for (const char* part : {".v_proj", ".g_proj"}) {
+    in.wide.push_back(shard.value_rows(name + part, sizes.value_dim, hidden));
+  }
+  for (const char* part : {".b_proj", ".a_proj"}) {
+    in.gates.push_back(shard.value_rows(name + part, 1, hidden));
+  }
+  return in;
+}
+
+Projections projections(const std::string& name, const DeltaShard& shard, int64_t hidden,
+                        DeltaOptions::Names names) {
+  switch (names) {
+    case DeltaOptions::Names::kUsual:
+      return usual_projections(name, shard, hidden);
+    case DeltaOptions::Names::kFusedByKeyHead:
+      return projections_by_key_head(name, shard, hidden);
+    case DeltaOptions::Names::kApart:
+      return projections_apart(name, shard, hidden);
+  }
+  return {};
+}
+
+// [conv_width, channels of this rank]; the checkpoint has the taps of each channel together.
+std::vector<float> load_conv(WeightLoader& loader, const std::string& name, const DeltaShard& shard,
+                             DeltaOptions::Names names) {
+  const RecurrentConfig& sizes = shard.sizes;
+  const int64_t width = sizes.conv_width;
+  std::vector<float> all;
+  const auto read = [&](const char* part, int64_t channels) {
+    std::vector<int64_t> shape = {channels, 1, width};
+    if (sizes.has_decay) shape = {channels, width};  // a GGUF file
+    const std::vector<float> taps = loader.values(name + part + ".weight", shape);
+    all.insert(all.end(), taps.begin(), taps.end());
+  };
+  if (names == DeltaOptions::Names::kApart) {
+    read(".q_conv1d", int64_t{sizes.num_key_heads} * sizes.key_dim);
+    read(".k_conv1d", int64_t{sizes.num_key_heads} * sizes.key_dim);
+    read(".v_conv1d", int64_t{sizes.num_value_heads} * sizes.value_dim);
+  } else {
+    read(".conv1d", shard.num_channels());
+  }
   std::vector<float> taps;
   for (int64_t j = 0; j < width; ++j) {
     for (const auto& [begin, end] : shard.channels()) {
@@ -77,41 +170,39 @@ std::vector<float> load_conv(WeightLoader& loader, const std::string& name,
 }  // namespace
 
 void load_gated_delta(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
-                      const std::string& name) {
+                      const std::string& name, const DeltaOptions& options) {
   const ModelConfig& config = context.config;
   const RecurrentConfig& sizes = config.recurrent;
   const DeltaShard shard(config, context.backend);
   const int64_t hidden = config.hidden_size;
-  std::vector<MatrixSlice> in;
-  for (const auto& [begin, end] : shard.channels()) {
-    in.push_back(MatrixSlice::whole(name + ".in_proj_qkv", shard.num_channels(), hidden));
-    in.back().row_begin = begin;
-    in.back().row_end = end;
-  }
-  in.push_back(shard.value_rows(name + ".in_proj_z", sizes.value_dim, hidden));
-  layer.in = loader.matrix(in, false);
+  const bool is_apart = options.names == DeltaOptions::Names::kApart;
+  const Projections in = projections(name, shard, hidden, options.names);
+  layer.in = loader.matrix(in.wide, false);
   // What a state keeps and takes in depends on these few rows.
-  for (const char* gate : {".in_proj_b", ".in_proj_a"}) {
-    const Matrix rows = loader.exact_matrix(shard.value_rows(name + gate, 1, hidden), false);
+  for (const MatrixSlice& gate : in.gates) {
+    const Matrix rows = loader.exact_matrix(gate, false);
     layer.in.pieces.insert(layer.in.pieces.end(), rows.pieces.begin(), rows.pieces.end());
   }
-  layer.out = loader.matrix(
-      {split_columns(name + ".out_proj", hidden, int64_t{sizes.num_value_heads} * sizes.value_dim,
-                     ShardSizes(config, context.backend))},
-      false);
+  layer.out = loader.matrix({split_columns(name + (is_apart ? ".o_proj" : ".out_proj"), hidden,
+                                           int64_t{sizes.num_value_heads} * sizes.value_dim,
+                                           ShardSizes(config, context.backend))},
+                            false);
   GatedDelta core = {.num_key_heads = shard.num_key_heads,
                      .num_value_heads = shard.num_value_heads,
                      .key_dim = sizes.key_dim,
                      .value_dim = sizes.value_dim,
                      .key_heads_take_turns = sizes.key_heads_take_turns,
                      .conv_width = sizes.conv_width};
-  core.conv_weight = load_conv(loader, name, shard);
+  core.conv_weight = load_conv(loader, name, shard, options.names);
   core.decay = shard.of_value_heads(loader.values(name + ".A_log", sizes.num_value_heads));
   if (!sizes.has_decay) {
     for (float& decay : core.decay) decay = -std::exp(decay);
   }
   core.dt_bias = shard.of_value_heads(loader.values(name + ".dt_bias", sizes.num_value_heads));
-  core.out_norm = load_norm(context, loader, name + ".norm", sizes.value_dim, 0);
+  core.beta_scale = options.beta_scale;
+  core.out_norm =
+      load_norm(context, loader, name + (is_apart ? ".o_norm" : ".norm"), sizes.value_dim, 0);
+  if (options.eps > 0) core.out_norm.eps = options.eps;
   layer.core = std::move(core);
 }
 

@@ -26,13 +26,17 @@ constexpr const Family* kFamilies[] = {&kGemma2,
                                        &kOlmo2,
                                        &kOlmo3,
                                        &kOlmoe,
+                                       &kOlmoHybrid,
                                        &kPhi3,
                                        &kQwen2,
                                        &kQwen2Moe,
                                        &kQwen3,
                                        &kQwen3Moe,
+                                       &kQwen3Next,
                                        &kQwen3_5,
                                        &kQwen3_5WithTowers,
+                                       &kQwen3_5Moe,
+                                       &kQwen3_5MoeWithTowers,
                                        &kSmolLm3};
 
 // make_model refuses it; until then its files are read like a Llama's.
@@ -42,7 +46,7 @@ constexpr Family kUnknown = {.model = {"", "", "", "", ""},
 
 // Models, hybrids above all, that are not there yet: so begin their architectures in config.json,
 // and so GGUF calls them.
-constexpr std::string_view kLater[] = {"Gemma4", "Qwen3Next", "Qwen3_5Moe"};
+constexpr std::string_view kLater[] = {"Gemma4"};
 constexpr std::string_view kLaterInGguf[] = {"gemma4", "qwen35moe", "qwen3next"};
 
 // The architectures of GGUF files that are opened as a family.

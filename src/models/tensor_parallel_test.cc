@@ -92,9 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"glm4", 2}, Case{"qwen3_moe", 2}, Case{"qwen2_moe", 2},
                       Case{"mixtral", 2}, Case{"olmoe", 2}, Case{"glm4_moe", 2}, Case{"gpt_oss", 2},
                       Case{"gpt_oss_plain", 2}, Case{"gpt_oss", 4}, Case{"qwen3_5", 2},
-                      Case{"gguf_qwen2moe", 2}, Case{"qwen3_moe", 2, true},
-                      Case{"qwen2_moe", 2, true}, Case{"gpt_oss", 2, true},
-                      Case{"mixtral", 4, true},
+                      Case{"qwen3_next", 2}, Case{"olmo_hybrid", 4}, Case{"gguf_qwen2moe", 2},
+                      Case{"qwen3_moe", 2, true}, Case{"qwen2_moe", 2, true},
+                      Case{"gpt_oss", 2, true}, Case{"mixtral", 4, true},
                       // Shares that begin inside a group of 32 and a block of 128.
                       Case{"qwen3_fp8", 2}, Case{"gguf_llama", 2}, Case{"gguf_glm4", 2}),
     [](const auto& test) {

@@ -1,0 +1,66 @@
+#include "io/recurrent_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "io/config_keys.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kAttentionInterval = 4;  // every nth layer
+
+void read_layer_types(const JsonFields& fields, ModelConfig& config) {
+  std::vector<bool>& layers = config.recurrent.layers;
+  const Json* types = fields.find("layer_types");
+  if (types == nullptr) {
+    const int64_t interval =
+        fields.integer("full_attention_interval", 1, kMaxLayers).value_or(kAttentionInterval);
+    layers = layers_but_every(static_cast<int>(interval), config.num_hidden_layers);
+    return;
+  }
+  const bool fits = types->is_array() && std::ssize(*types) == config.num_hidden_layers &&
+                    std::ranges::all_of(*types, [](const Json& type) {
+                      return type == "linear_attention" || type == "full_attention";
+                    });
+  if (!fits) {
+    fields.fail("layer_types", "\"linear_attention\" or \"full_attention\" for every layer");
+  }
+  for (const Json& type : *types) layers.push_back(type == "linear_attention");
+}
+
+}  // namespace
+
+void check_recurrent(const std::string& where, const RecurrentConfig& sizes) {
+  if (sizes.num_key_heads < 1 || sizes.num_value_heads % sizes.num_key_heads != 0) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: recurrent layers have {} value heads, expected a multiple of their {} key "
+                "heads",
+                where, sizes.num_value_heads, sizes.num_key_heads);
+  }
+  if (sizes.key_dim < 1 || sizes.key_dim % 8 != 0 || sizes.value_dim % 8 != 0) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: heads of recurrent layers have {} and {} elements, only multiples of 8 are "
+                "supported",
+                where, sizes.key_dim, sizes.value_dim);
+  }
+  if (std::ranges::find(sizes.layers, false) == sizes.layers.end()) {
+    throw_error(ErrorCode::kUnsupported, "{}: no layer is of attention, which is not supported",
+                where);
+  }
+}
+
+void read_recurrent(const JsonFields& fields, ModelConfig& config) {
+  RecurrentConfig& sizes = config.recurrent;
+  assign_if(sizes.num_key_heads, fields.integer("linear_num_key_heads", 1, kMaxSize));
+  assign_if(sizes.num_value_heads, fields.integer("linear_num_value_heads", 1, kMaxSize));
+  assign_if(sizes.key_dim, fields.integer("linear_key_head_dim", 1, 1 << 16));
+  assign_if(sizes.value_dim, fields.integer("linear_value_head_dim", 1, 1 << 16));
+  assign_if(sizes.conv_width, fields.integer("linear_conv_kernel_dim", 1, kMaxConvWidth));
+  read_layer_types(fields, config);
+  fields.find("full_attention_interval");  // layer_types say more
+  check_recurrent(fields.where(), sizes);
+}
+
+}  // namespace nanovllm
