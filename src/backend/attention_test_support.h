@@ -199,6 +199,10 @@ class Sequences {
       query_start_loc.push_back(static_cast<int32_t>(positions.size()));
       seq_lens.push_back(computed[chunk.seq] + chunk.num_new);
       tables.insert(tables.end(), table.begin(), table.end());
+      const int unseen = std::max(0, computed[chunk.seq] - variant.window + 1);
+      if (variant.window > 0) {  // given back: now the block that is full of NaN
+        std::fill_n(tables.end() - std::ssize(table), unseen / shape_.block_size, 0);
+      }
       tables.resize(seq_lens.size() * cache.stride, -1);
       batch.num_decodes += chunk.num_new == 1 ? 1 : 0;
       batch.max_query_len = std::max(batch.max_query_len, chunk.num_new);
