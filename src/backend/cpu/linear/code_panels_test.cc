@@ -147,6 +147,33 @@ TEST_P(CodePanelsTest, ProductsWithTheIdentityGiveTheWeights) {
   }
 }
 
+// So formats that have the same codes and scales give the same results.
+TEST_P(CodePanelsTest, TheTypeThatHoldsScalesChangesNoBit) {
+  constexpr int64_t kDepth = 512, kColumns = 45;
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    for (const DType act : {kBf16, kF32}) {
+      for (const int64_t rows : {1, 5, 40}) {
+        std::vector<std::vector<float>> results;
+        for (const DType scales : {kF16, kBf16, kF32}) {
+          CodeFormat same = format;
+          same.scale_dtype = scales;
+          const RandomDecoder decoder(same, kColumns, kDepth);
+          const HostMatrix matrix = decoder.matrix();
+          CpuBackend cpu({2, GetParam()});
+          Product product(rows, kDepth, kColumns, act);
+          std::mt19937 rng(3);
+          product.draw(rng);
+          cpu.linear(product.out, product.x, *cpu.make_linear({&matrix, 1}, nullptr, act));
+          results.push_back(product.out_values);
+        }
+        EXPECT_EQ(results[0], results[1]) << rows << " rows";
+        EXPECT_EQ(results[0], results[2]) << rows << " rows";
+      }
+    }
+  }
+}
+
 TEST_P(CodePanelsTest, ProductsAreThoseOfTheDecodedWeights) {
   std::mt19937 rng(1);
   for (const auto& [name, format] : kFormats) {
