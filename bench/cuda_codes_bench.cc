@@ -124,8 +124,8 @@ void compare(const Named& named) {
     p.out_stride = n;
     p.out_dtype = DType::kFloat32;
     p.codes = device_bytes(p.shape.bytes);
-    p.x = device_bytes(int64_t{16} * k * 2);
-    for (const int rows : {1, 5, 8, 12, 16}) {
+    p.x = device_bytes(int64_t{32} * k * 2);
+    for (const int rows : {1, 5, 8, 12, 16, 27, 32}) {
       p.rows = rows;
       std::vector<float> y[2];
       for (auto& out : y) {

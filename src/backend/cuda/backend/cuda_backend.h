@@ -20,6 +20,7 @@
 
 namespace nanovllm {
 namespace cuda {
+struct CodeProduct;
 class LayerTailKernel;
 class Sampler;
 }  // namespace cuda
@@ -119,9 +120,12 @@ class CudaBackend final : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
+  std::unique_ptr<LinearWeight> pack_linear(std::span<const HostMatrix> pieces, const float* bias,
+                                            DType dtype, int gated_rows);
   // linear() of weights in codes: with the codes, and for many rows.
   void multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& weight);
   void multiply_decoded(Tensor out, Tensor x, const CudaLinearWeight& weight);
+  bool multiply_stream(cuda::CodeProduct product);
   void reserve_decoded(const CudaLinearWeight& weight);
   // experts() of as many rows as its scratch takes.
   void some_experts(Tensor out, Tensor x, ExpertWeights& weights);

@@ -132,19 +132,19 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   }
   auto packed = std::make_unique<Packed>();
   packed->weights_layout = cuda::code_layout_of(experts, dtype);
-  const auto pack = [&](const Matrix& matrix) {
-    auto weight =
-        make_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
+  const auto pack = [&](const Matrix& matrix, int gated_rows = 0) {
+    auto weight = pack_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(),
+                              dtype, gated_rows);
     packed->bytes += weight->bytes;
     add_layouts_of(packed->parts_by_layout, *weight);
     return weight;
   };
-  const auto pack_experts = [&](const std::vector<const Matrix*>& matrices) {
+  const auto pack_experts = [&](const std::vector<const Matrix*>& matrices, bool is_gated) {
     Matrix all = stacked(matrices);
     if (packed->weights_layout == WeightLayout::kPlain) {
       for (HostMatrix& piece : all.pieces) piece.codes = nullptr;
     }
-    return pack(all);
+    return pack(all, is_gated ? static_cast<int>(matrices.front()->out_features()) : 0);
   };
   const Routing& routing = experts.routing;
   packed->router = pack(stacked({&experts.router, &experts.shared_gate}));
@@ -174,8 +174,8 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
     gate_up.push_back(&expert.gate_up);
     down.push_back(&expert.down);
   }
-  packed->gate_up = pack_experts(gate_up);
-  packed->down = pack_experts(down);
+  packed->gate_up = pack_experts(gate_up, true);
+  packed->down = pack_experts(down, false);
   if (experts.shared) {
     packed->shared_width = static_cast<int>(experts.shared->down.in_features());
     packed->shared_activation = experts.shared->activation;
@@ -246,7 +246,8 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   for (const ExpertProduct& product : {gate_up, down}) {
     if (is_coded) {
       const auto& weight = cuda_weight(product.is_gated ? w.gate_up : w.down);
-      cuda::launch_code_product(stream_, in_codes(product, weight, rows, tile_rows), traits_);
+      const cuda::CodeProduct coded = in_codes(product, weight, rows, tile_rows);
+      if (!multiply_stream(coded)) cuda::launch_code_product(stream_, coded, traits_);
     } else if (has_wgmma) {
       cuda::launch_expert_wgmma(stream_, product, tile_rows, multiprocessors);
     } else {

@@ -94,12 +94,20 @@ void pack_parts(cuda::Uploader& uploader, std::span<const cuda::CodePart> parts,
 
 std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatrix> pieces,
                                                        const float* bias, DType dtype) {
+  return pack_linear(pieces, bias, dtype, 0);
+}
+
+// gated_rows: see cuda::CodeShape; of weights in numbers rows are in order in any case.
+std::unique_ptr<LinearWeight> CudaBackend::pack_linear(std::span<const HostMatrix> pieces,
+                                                       const float* bias, DType dtype,
+                                                       int gated_rows) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   auto weight = std::make_unique<CudaLinearWeight>();
   weight->dtype = dtype;
   weight->in_features = pieces.front().cols;
   for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
-  const std::vector<cuda::CodePart> parts = cuda::plan_code_parts(pieces, dtype);
+  std::vector<cuda::CodePart> parts = cuda::plan_code_parts(pieces, dtype);
+  for (cuda::CodePart& part : parts) part.shape.gated_rows = gated_rows;
   if (parts.empty()) {
     pack_numbers(*uploader_, pieces, *weight);
   } else {
@@ -144,6 +152,24 @@ void CudaBackend::reserve_decoded(const CudaLinearWeight& weight) {
   decoded_ = allocate(static_cast<size_t>(bytes));
 }
 
+// Of few rows, on some devices: some of them at a time, each time with all of the weight. Its order
+// of sums depends on the number of rows.
+bool CudaBackend::multiply_stream(cuda::CodeProduct product) {
+  const int rows = product.rows;
+  if (deterministic_ || rows > 2 * cuda::kMaxStreamRows) return false;
+  const int row_bytes = product.shape.in_features * 2;
+  const int64_t out_bytes = product.out_stride * static_cast<int64_t>(size_of(product.out_dtype));
+  product.rows = std::min(rows, cuda::kMaxStreamRows);
+  if (cuda::plan_code_stream(product, traits_).row_sets == 0) return false;
+  for (int row = 0; row < rows; row += cuda::kMaxStreamRows) {
+    product.rows = std::min(rows - row, cuda::kMaxStreamRows);
+    cuda::launch_code_stream(stream_, product, cuda::plan_code_stream(product, traits_));
+    product.x = static_cast<const char*>(product.x) + int64_t{row_bytes} * cuda::kMaxStreamRows;
+    product.out = static_cast<char*>(product.out) + out_bytes * cuda::kMaxStreamRows;
+  }
+  return true;
+}
+
 void CudaBackend::multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& w) {
   int64_t first = 0;
   for (const auto& [shape, codes] : w.parts) {
@@ -157,14 +183,7 @@ void CudaBackend::multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& w
     product.out = static_cast<char*>(out.data) + first * static_cast<int64_t>(size_of(out.dtype));
     product.out_dtype = out.dtype;
     product.out_stride = out.row_size();
-    // It has another order of sums, and for any number of rows there is one in the other kernel.
-    const cuda::StreamPlan plan =
-        deterministic_ ? cuda::StreamPlan{} : cuda::plan_code_stream(product, traits_);
-    if (plan.row_sets > 0) {
-      cuda::launch_code_stream(stream_, product, plan);
-    } else {
-      cuda::launch_code_product(stream_, product, traits_);
-    }
+    if (!multiply_stream(product)) cuda::launch_code_product(stream_, product, traits_);
     first += shape.out_features;
   }
 }

@@ -179,8 +179,7 @@ WeightLayout code_layout_of(const Experts& experts, DType act) {
       const auto& own = (expert.*matrix).pieces;
       pieces.insert(pieces.end(), own.begin(), own.end());
     }
-    // Gate and up are half of the rows each, and both begin with a tile.
-    const bool is_whole = (experts.experts.front().*matrix).out_features() % (2 * kTileRows) == 0;
+    const bool is_whole = (experts.experts.front().*matrix).out_features() % kTileRows == 0;
     const bool is_one = is_whole && plan_code_parts(pieces, act).size() == 1;
     return is_one ? pieces[0].codes->layout : WeightLayout::kPlain;
   };

@@ -77,6 +77,10 @@ struct CodeShape {
   float factor = 1;     // of all scales
   int first_value = 0;  // of whole numbers of less than 8 bits
   int out_features = 0, in_features = 0;
+  // Of gates and ups, the rows of each of the weights one behind the other: then a tile has 8
+  // gates, of the first half of a weight's rows, and in its rows from 8 on the ups of the same
+  // outputs. 0 = rows are in order.
+  int gated_rows = 0;
   int num_tiles = 0, num_units = 0, num_blocks = 0;
   int group_columns = 0;  // 16 to 256, a power of two, whose logarithm is group_shift
   int super_columns = 0;  // likewise

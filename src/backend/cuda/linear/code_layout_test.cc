@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <string>
 
 #include "backend/cpu/linear/random_codes_testing.h"
-#include "backend/cuda/device/device_traits_testing.h"
-#include "backend/cuda/linear/code_product.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -200,39 +197,6 @@ TEST(CudaCodeLayout, WhatKernelsHaveNoPlaceForIsNumbers) {
   const HostMatrix unaligned = odd.matrix(), whole = decoder.matrix();
   EXPECT_TRUE(plan_code_parts({&unaligned, 1}, kAct).empty()) << "K is no multiple of 8";
   EXPECT_TRUE(plan_code_parts({&whole, 1}, DType::kFloat32).empty());
-}
-
-// Of every format, on every GPU, for any number of rows: a product is divided, and the order of a
-// row's sums does not depend on the number.
-TEST(CudaCodePlan, EveryGpuTakesEveryFormatAndRows) {
-  for (const auto& [name, format] : kFormats) {
-    const RandomDecoder decoder(format, 40, 1024);
-    const HostMatrix matrix = decoder.matrix();
-    CodeProduct product;
-    product.shape = plan_code_parts({&matrix, 1}, kAct)[0].shape;
-    for (const int features : {1, 16, 4096, 151936}) {
-      product.features = features;
-      for (const Gpu& gpu : kGpus) {
-        product.rows = 1;
-        const CodePlan one = plan_code_product(product, gpu.traits);
-        for (const int rows : {1, 8, 9, 33, 64, 65, 8192}) {
-          SCOPED_TRACE(std::string(name) + ", " + gpu.name + ", " + std::to_string(rows));
-          product.rows = rows;
-          const CodePlan plan = plan_code_product(product, gpu.traits);
-          ASSERT_GT(plan.row_sets, 0);
-          EXPECT_GE(plan.row_tiles * plan.row_sets * 8, rows);
-          EXPECT_GE(plan.panels * 128, features);
-          EXPECT_EQ(plan.split, one.split);
-          EXPECT_GE(plan.split * plan.steps, product.shape.num_blocks);
-          EXPECT_GE(plan.stages, 2);
-          EXPECT_LE(plan.shared_bytes, static_cast<int64_t>(gpu.traits.block_bytes()));
-          if (gpu.traits.properties.major < 9) {
-            EXPECT_EQ(plan.split, 1);
-          }
-        }
-      }
-    }
-  }
 }
 
 }  // namespace

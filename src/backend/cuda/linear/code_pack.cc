@@ -108,6 +108,11 @@ class TilePacker {
  private:
   // Row n of the stacked pieces; null behind the last.
   std::pair<const HostMatrix*, int64_t> row_of(int64_t n) const {
+    if (const int64_t rows = shape_.gated_rows; rows > 0) {
+      const int64_t in_weight = n % rows, in_tile = in_weight % kTileRows;
+      const int64_t output = in_weight / kTileRows * 8 + in_tile % 8;
+      n += output + (in_tile < 8 ? 0 : rows / 2) - in_weight;
+    }
     for (const HostMatrix& piece : part_.pieces) {
       if (n < piece.rows) return {&piece, piece.file_row(n)};
       n -= piece.rows;

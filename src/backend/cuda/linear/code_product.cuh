@@ -54,17 +54,10 @@ __device__ inline CodeItem item_of_block(const CodeProduct& p, int block_rows) {
   return item;
 }
 
-// Which tile of a weight a block's slot has, or -1. Of gated products gates are in even slots and
-// the same outputs' ups behind them.
+// Which tile of a weight a block's slot has, or -1.
 __device__ inline int tile_of_slot(const CodeProduct& p, int panel, int slot) {
-  const int tiles = (p.features + kTileRows - 1) / kTileRows;
-  if (!p.is_gated) {
-    const int tile = panel * kPanelTiles + slot;
-    return tile < tiles ? tile : -1;
-  }
-  const int gate = panel * (kPanelTiles / 2) + slot / 2;
-  if (gate >= tiles / 2) return -1;
-  return slot % 2 == 0 ? gate : tiles / 2 + gate;
+  const int tile = panel * kPanelTiles + slot;
+  return tile * kTileRows < p.features ? tile : -1;
 }
 
 // The stream of a block's codes and rows: of a step each warp copies a tile's codes, and all of
@@ -403,13 +396,8 @@ __device__ inline float sum_of_cluster(float* sums, int block_rows, int row, int
 __device__ inline void finish_block(const CodeProduct& p, const CodePlan& plan,
                                     const CodeItem& item, float* sums, int block_rows) {
   const int64_t weight = int64_t{item.rows.expert} * p.features;
-  const auto* const row_scales = reinterpret_cast<const float*>(static_cast<const char*>(p.codes) +
-                                                                p.shape.row_scales_offset());
-  const auto value = [&](int row, int in_panel, int feature) {
-    float y = sum_of_cluster(sums, block_rows, row, in_panel, plan.split);
-    if (p.shape.is_row_scaled) y *= row_scales[weight + feature];
-    y = p.shape.divides_by_factor ? y / p.shape.factor : y * p.shape.factor;
-    return p.bias == nullptr ? y : y + p.bias[weight + feature];
+  const auto sum = [&](int row, int in_panel) {
+    return sum_of_cluster(sums, block_rows, row, in_panel, plan.split);
   };
   const int outputs = p.is_gated ? kPanelFeatures / 2 : kPanelFeatures;
   const int width = p.is_gated ? p.features / 2 : p.features;
@@ -420,18 +408,12 @@ __device__ inline void finish_block(const CodeProduct& p, const CodePlan& plan,
     if (feature >= width) continue;
     float y;
     if (p.is_gated) {
-      const int gate = in_panel / kTileRows * 2 * kTileRows + in_panel % kTileRows;
-      y = gate_and_mul(p.activation, value(row, gate, feature),
-                       value(row, gate + kTileRows, width + feature));
+      const int gate = in_panel / 8 * kTileRows + in_panel % 8;
+      y = gated_output(p, weight, feature / 8, feature % 8, sum(row, gate), sum(row, gate + 8));
     } else {
-      y = value(row, in_panel, feature);
+      y = scaled_output(p, weight, feature, feature, sum(row, in_panel));
     }
-    const int64_t at = int64_t{item.rows.first_row + row} * p.out_stride + feature;
-    if (p.out_dtype == DType::kFloat32) {
-      static_cast<float*>(p.out)[at] = y;
-    } else {
-      store(static_cast<__nv_bfloat16*>(p.out) + at, y);
-    }
+    store_output(p, row, feature, item.rows.first_row, y);
   }
 }
 

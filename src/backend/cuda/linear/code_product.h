@@ -26,8 +26,7 @@ struct CodeProduct {
   const int32_t* num_tiles = nullptr;
   int max_tiles = 0;
   const int32_t* tokens = nullptr;  // then row tokens[i] of x is meant by row i, or null
-  // Then out[N / 2] = act(gate) * up, with the gate in the first half of N, which is a multiple
-  // of 16.
+  // Then out[N / 2] = act(gate) * up, with the gate in the first half of N: shape.gated_rows is N.
   bool is_gated = false;
   Activation activation = Activation::kSilu;
 };

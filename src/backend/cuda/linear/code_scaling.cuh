@@ -1,7 +1,7 @@
 // What kernels of products with codes have in common: see code_product.cuh.
 #pragma once
 
-#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/device/activation.cuh"
 #include "backend/cuda/linear/code_product.h"
 
 namespace nanovllm::cuda {
@@ -13,15 +13,25 @@ __device__ inline void load_two_matrices(uint32_t (&x)[2], uint32_t address) {
                : "r"(address));
 }
 
-// What a sum is before an activation; `weight`: of those one behind the other, its first row.
-__device__ inline float scaled_output(const CodeProduct& p, int feature, int64_t weight, float y) {
+// What a sum is before an activation. `weight`: of those one behind the other the first row; `row`:
+// of it as it is packed; `feature`: which one that is.
+__device__ inline float scaled_output(const CodeProduct& p, int64_t weight, int row, int feature,
+                                      float y) {
   if (p.shape.is_row_scaled) {
     const auto* const scales = reinterpret_cast<const float*>(static_cast<const char*>(p.codes) +
                                                               p.shape.row_scales_offset());
-    y *= scales[weight + feature];
+    y *= scales[weight + row];
   }
   y = p.shape.divides_by_factor ? y / p.shape.factor : y * p.shape.factor;
   return p.bias == nullptr ? y : y + p.bias[weight + feature];
+}
+
+// The output of a gate and an up that are rows r and r + 8 of a tile.
+__device__ inline float gated_output(const CodeProduct& p, int64_t weight, int tile, int r,
+                                     float gate, float up) {
+  const int row = tile * kTileRows + r, feature = tile * 8 + r;
+  return gate_and_mul(p.activation, scaled_output(p, weight, row, feature, gate),
+                      scaled_output(p, weight, row + 8, p.features / 2 + feature, up));
 }
 
 __device__ inline void store_output(const CodeProduct& p, int64_t row, int feature, int64_t first,

@@ -1,18 +1,22 @@
-// Products of few rows with weights in codes, on Hopper and later: y[R,N] =
-// x[R,K] W[N,K]^T + bias, bound by the bytes of the codes.
+// Products of few rows with weights in codes, on Hopper and later: y[R,N] = x[R,K] W[N,K]^T + bias,
+// bound by the bytes of the codes.
 //
-// A block a multiprocessor, of 16 warps, each with a stream of its own of
-// blocks of codes, brought by the copy engine into slots that it alone reads:
-// no barrier stands between the stream and the products. An item is a tile of
-// 16 features; some warps share its K and add up their sums in the end, in
-// order. The rows are in shared memory, all of K or, where that has no room,
-// slices of it in turn. The first codes are under way before the kernel waits
-// for its predecessor.
+// Each warp has a stream of its own of blocks of codes, brought by the copy engine into slots that
+// it alone reads: no barrier stands between the stream and the products. An item is a tile of 16
+// features; some warps share its K and add up their sums in the end, in order. The rows are in
+// shared memory, all of K or, where that has no room, slices of it in turn. The first codes are
+// under way before the kernel waits for its predecessor. A multiprocessor has room for as many
+// blocks as leave it 16 warps or, where a kernel has few registers, 24: so many are needed to keep
+// it busy.
 //
-// Products are as in code_product.cuh, but that all a format says is known when
-// the kernel is compiled: then few instructions stand between codes and tensor
-// cores.
+// Experts' rows come in tiles, each with a weight of its own and some blocks; as tiles are known
+// only when the predecessor has ended, nothing is under way before.
+//
+// Products are as in code_product.cuh, but that all a format says is known when the kernel is
+// compiled: then few instructions stand between codes and tensor cores.
 #pragma once
+
+#include <cooperative_groups.h>
 
 #include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/device/launch.cuh"
@@ -24,6 +28,7 @@
 namespace nanovllm::cuda {
 
 constexpr int kSumRow = 20;  // floats: a row's sums of 16 features
+constexpr int kSumsOfWarp = 8 * kSumRow;
 
 // What a kernel knows of the codes.
 template <CodeKind kKind_, ScaleKind kScales_, Scaling kScaling_, int kSteps_, bool kIsSuper_>
@@ -62,8 +67,8 @@ class StreamSums {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int set = 0; set < kRowSets; ++set) {
-      // Of four matrices of 8 rows and 8 columns lane l has row l % 8 of matrix
-      // l / 8; what there is not is as good as any other row.
+      // Of four matrices of 8 rows and 8 columns lane l has row l % 8 of matrix l / 8; what there
+      // is not is as good as any other row.
       row_offsets_[set] = min(set * 8 + lane % 8, num_rows - 1) * x_stride + lane / 8 * 16;
     }
     values_.pairs = pair_table + threadIdx.x % kTableCopies;
@@ -95,15 +100,13 @@ class StreamSums {
     }
   }
 
-  // To sums[8 kRowSets][kSumRow].
+  // Those of a set to sums[8][kSumRow].
+  template <int kSet>
   __device__ void store(float* sums) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float* const target = sums + lane % 4 * 2 * kSumRow + lane / 4;
 #pragma unroll
-    for (int set = 0; set < kRowSets; ++set) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) target[(set * 8 + e % 2) * kSumRow + e / 2 * 8] = sums_[set][e];
-    }
+    for (int e = 0; e < 4; ++e) target[e % 2 * kSumRow + e / 2 * 8] = sums_[kSet][e];
   }
 
  private:
@@ -169,8 +172,9 @@ class StreamSums {
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) mma_bf16(y, a[s], rows[s][0], rows[s][1]);
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
+      for (int e = 0; e < 4; ++e) {
         sum[e] = fmaf(e < 2 ? scales.scale.x : scales.scale.y, y[e], sum[e]);
+      }
       if constexpr (Form::kScaling == Scaling::kAdded) {
         const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
         float row_sums[4] = {};
@@ -215,35 +219,39 @@ __device__ inline int uniform_warp() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// A warp's stream of blocks of codes, in the order of their use: of each of its
-// items, for each slice of K, the blocks of its share.
+// A warp's stream of blocks of codes, in the order of their use: of each of its items, for each
+// slice of K, the blocks of its share.
 class BlockStream {
  public:
-  __device__ BlockStream(const CodeProduct& p, const StreamPlan& plan, int warp, Barrier* barriers,
-                         char* slots)
+  __device__ BlockStream(const CodeProduct& p, const StreamPlan& plan, int weight, int warp,
+                         Barrier* barriers, char* slots)
       : p_(p),
         plan_(plan),
         barriers_(barriers),
         slots_(shared_address(slots)),
+        first_tile_(int64_t{weight} * (p.features / kTileRows)),
         share_(warp % plan.k_warps * plan.share_blocks),
-        item_(static_cast<int>(blockIdx.x) * (plan.warps / plan.k_warps) + warp / plan.k_warps) {
+        item_((static_cast<int>(blockIdx.x) >> plan.split_shift()) * (plan.warps / plan.k_warps) +
+              warp / plan.k_warps),
+        range_((static_cast<int>(blockIdx.x) & (plan.split - 1)) * plan.range_blocks),
+        range_end_(min(range_ + plan.range_blocks, p.shape.num_blocks)) {
     begin_run(item_);
   }
 
   // The first of the warp's items; the next ones are a step further each.
   __device__ int first_item() const { return item_; }
   __device__ int item_step() const {
-    return static_cast<int>(gridDim.x) * (plan_.warps / plan_.k_warps);
+    return (static_cast<int>(gridDim.x) >> plan_.split_shift()) * (plan_.warps / plan_.k_warps);
   }
   // Of a slice, blocks that are the warp's.
-  __device__ int first_block(int slice) const { return slice * plan_.slice_blocks + share_; }
+  __device__ int slice_block(int slice) const { return range_ + slice * plan_.slice_blocks; }
+  __device__ int first_block(int slice) const { return slice_block(slice) + share_; }
   __device__ int end_block(int slice) const {
-    const int slice_end = min((slice + 1) * plan_.slice_blocks, p_.shape.num_blocks);
+    const int slice_end = min(slice_block(slice + 1), range_end_);
     return min(first_block(slice) + plan_.share_blocks, slice_end);
   }
 
-  // Starts the copy of the next block, if there is one, into the slot that is
-  // its turn.
+  // Starts the copy of the next block, if there is one, into the slot that is its turn.
   __device__ void fetch() {
     if (next_block_ >= end_block_ && !find_run()) return;
     const int bytes =
@@ -276,7 +284,7 @@ class BlockStream {
     fetched_item_ = item;
     next_block_ = first_block(slice_);
     end_block_ = item < plan_.items ? end_block(slice_) : 0;
-    source_ = static_cast<const char*>(p_.codes) + item * p_.shape.tile_bytes +
+    source_ = static_cast<const char*>(p_.codes) + (first_tile_ + item) * p_.shape.tile_bytes +
               int64_t{next_block_} * p_.shape.block_bytes;
   }
   __device__ bool find_run() {
@@ -293,7 +301,8 @@ class BlockStream {
   const StreamPlan& plan_;
   Barrier* const barriers_;
   const uint32_t slots_;
-  const int share_, item_;
+  const int64_t first_tile_;  // of the weight
+  const int share_, item_, range_, range_end_;
   int fetched_item_, slice_ = 0, next_block_, end_block_;
   const char* source_;
   int filled_ = 0, used_ = 0;
@@ -301,46 +310,73 @@ class BlockStream {
 };
 
 // The copies of a slice of x, a row a lane, by one warp.
-__device__ inline void fetch_slice(const CodeProduct& p, const StreamPlan& plan, int slice,
-                                   char* target, Barrier& barrier) {
+__device__ inline void fetch_slice(const CodeProduct& p, const StreamPlan& plan,
+                                   const RowTile& rows, int slice, char* target, Barrier& barrier) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = slice * plan.slice_blocks * kBlockColumns;
-  const int columns = min(plan.slice_blocks * kBlockColumns, p.shape.in_features - first);
-  if (lane == 0) barrier.expect(p.rows * columns * 2);
+  const int range = (static_cast<int>(blockIdx.x) & (plan.split - 1)) * plan.range_blocks;
+  const int first = (range + slice * plan.slice_blocks) * kBlockColumns;
+  const int end = min((range + plan.range_blocks) * kBlockColumns, p.shape.in_features);
+  const int columns = max(min(plan.slice_blocks * kBlockColumns, end - first), 0);
+  if (lane == 0) barrier.expect(rows.num_rows * columns * 2);
   __syncwarp();
-  if (lane < p.rows) {
+  if (lane < rows.num_rows && columns > 0) {
+    int64_t row = rows.first_row + lane;
+    if (p.tokens != nullptr) row = p.tokens[row];
     copy_bulk(shared_address(target + lane * plan.x_stride),
-              static_cast<const __nv_bfloat16*>(p.x) + int64_t{lane} * p.shape.in_features + first,
+              static_cast<const __nv_bfloat16*>(p.x) + row * p.shape.in_features + first,
               columns * 2, barrier);
   }
 }
 
 // The warps that share an item wait for each other.
-__device__ inline void meet_warps(int warp, int k_warps) {
-  if (k_warps == 1) return __syncwarp();
-  const int group = warp / k_warps;
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(k_warps * 32) : "memory");
+__device__ inline void meet_warps(const StreamPlan& plan, int warp) {
+  if (plan.split > 1) return cooperative_groups::this_cluster().sync();
+  if (plan.k_warps == 1) return __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(warp / plan.k_warps + 1), "r"(plan.k_warps * 32)
+               : "memory");
 }
 
-// Adds up the sums of an item's warps and writes its outputs: a thread has one
-// feature.
-__device__ inline void finish_item(const CodeProduct& p, int warp, int k_warps, int item,
-                                   const float* sums, int sums_of_warp) {
-  const int share = warp & (k_warps - 1), lane = static_cast<int>(threadIdx.x) % 32;
-  const int in_tile = lane % kTileRows, feature = item * kTileRows + in_tile;
-  if (feature >= p.features) return;
-  const float* const first = sums + (warp - share) * sums_of_warp + in_tile;
-  for (int row = share * 2 + lane / kTileRows; row < p.rows; row += k_warps * 2) {
+// Adds up the sums of an item's warps, in order, of 8 rows from `first_row` on, and writes the
+// outputs: a thread has one feature. Of two blocks that share K each has a half of the rows.
+template <bool kIsSplit>
+__device__ void finish_rows(const CodeProduct& p, const StreamPlan& plan, const RowTile& tile,
+                            int warp, int item, int first_row, float* sums) {
+  const int share = warp & (plan.k_warps - 1), lane = static_cast<int>(threadIdx.x) % 32;
+  const int r = lane % kTileRows, feature = item * kTileRows + r;
+  if (p.is_gated ? r >= 8 : feature >= p.features) return;
+  constexpr int kSplit = kIsSplit ? 2 : 1;
+  const int rank = kIsSplit ? static_cast<int>(blockIdx.x) % 2 : 0;
+  const int first = (warp - share) * kSumsOfWarp + r, rows = min(tile.num_rows - first_row, 8);
+  const int64_t weight = int64_t{tile.expert} * p.features;
+  const float* const lower =
+      kIsSplit ? cooperative_groups::this_cluster().map_shared_rank(sums, 0) : sums;
+  const auto sum = [&](int at) {
     float y = 0;
-    for (int k = 0; k < k_warps; ++k) y += first[k * sums_of_warp + row * kSumRow];
-    store_output(p, row, feature, 0, scaled_output(p, feature, 0, y));
+    for (int k = 0; k < plan.k_warps; ++k) y += lower[at + k * kSumsOfWarp];
+    if constexpr (kIsSplit) {
+      const float* const upper = cooperative_groups::this_cluster().map_shared_rank(sums, 1);
+      for (int k = 0; k < plan.k_warps; ++k) y += upper[at + k * kSumsOfWarp];
+    }
+    return y;
+  };
+  for (int row = (share * 2 + lane / kTileRows) * kSplit + rank; row < rows;
+       row += plan.k_warps * 2 * kSplit) {
+    const int at = first + row * kSumRow;
+    if (p.is_gated) {
+      store_output(p, first_row + row, item * 8 + r, tile.first_row,
+                   gated_output(p, weight, item, r, sum(at), sum(at + 8)));
+    } else {
+      store_output(p, first_row + row, feature, tile.first_row,
+                   scaled_output(p, weight, feature, feature, sum(at)));
+    }
   }
 }
 
 #endif
 
 template <typename Form, int kRowSets>
-__global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
+__global__ void __maxnreg__(is_small_stream(Form::kKind, kRowSets, Form::kSteps) ? kSmallRegisters
+                                                                                 : 128)
     code_stream_kernel(const __grid_constant__ CodeProduct p,
                        const __grid_constant__ StreamPlan plan) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -350,6 +386,12 @@ __global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
   char* const x = memory_of_stream + plan.x_offset;
   const int warp = uniform_warp(), lane = static_cast<int>(threadIdx.x) % 32;
   char* const slots = memory_of_stream + plan.ring_offset + warp * plan.slots * p.shape.block_bytes;
+  RowTile rows = {0, 0, p.rows};
+  if (p.tiles != nullptr) {
+    wait_for_predecessor();
+    if (static_cast<int>(blockIdx.y) >= *p.num_tiles) return;
+    rows = p.tiles[blockIdx.y];
+  }
   release_successor();
   if (lane < plan.slots) barriers.codes[warp][lane].init(1);
   if (threadIdx.x < 2) {
@@ -358,7 +400,7 @@ __global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
   }
   publish_barriers();
   __syncwarp();
-  BlockStream stream(p, plan, warp, barriers.codes[warp], slots);
+  BlockStream stream(p, plan, rows.expert, warp, barriers.codes[warp], slots);
 #  pragma unroll 1
   for (int i = 0; i < plan.slots; ++i) stream.fetch();
   if constexpr (Form::kKind == CodeKind::kTable4) fill_pair_table(p.shape, pair_table);
@@ -367,14 +409,13 @@ __global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
   const int num_slices = plan.slices > 1 ? plan.slices * plan.rounds : 1;  // that are brought
   if (warp == 0) {
     for (int i = 0; i < min(num_slices, 2); ++i) {
-      fetch_slice(p, plan, i % plan.slices, x + i * plan.x_bytes, barriers.x_full[i]);
+      fetch_slice(p, plan, rows, i % plan.slices, x + i * plan.x_bytes, barriers.x_full[i]);
     }
   }
 
-  StreamSums<Form, kRowSets> sums(p.shape, pair_table, p.rows, plan.x_stride);
-  constexpr int kSumsOfWarp = kRowSets * 8 * kSumRow;
+  StreamSums<Form, kRowSets> sums(p.shape, pair_table, rows.num_rows, plan.x_stride);
   auto* const all_sums = reinterpret_cast<float*>(memory_of_stream + plan.sums_offset);
-  int brought = 0;  // slices that have been used up
+  int brought = 0, halves = 0;  // slices that have been used up
   int item = stream.first_item();
 #  pragma unroll 1
   for (int round = 0; round < plan.rounds; ++round, item += stream.item_step()) {
@@ -384,9 +425,9 @@ __global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
       const int slot = plan.slices > 1 ? brought & 1 : 0;
       barriers.x_full[slot].wait(plan.slices > 1 ? brought >> 1 & 1 : 0);
       const int first = stream.first_block(slice);
-      const int end = item < plan.items ? stream.end_block(slice) : first;
+      const int end = item < plan.items ? stream.end_block(slice) : 0;
       uint32_t columns = shared_address(x + slot * plan.x_bytes) +
-                         (first - slice * plan.slice_blocks) * kBlockColumns * 2;
+                         (first - stream.slice_block(slice)) * kBlockColumns * 2;
       int units = p.shape.num_units - first * kBlockUnits;
 #  pragma unroll 1
       for (int block = first; block < end; ++block) {
@@ -402,29 +443,46 @@ __global__ void __launch_bounds__(kMaxStreamWarps * 32, 1)
       if (lane == 0) barriers.x_empty[slot].arrive();
       if (warp == 0 && brought + 2 < num_slices) {
         barriers.x_empty[slot].wait(brought >> 1 & 1);
-        fetch_slice(p, plan, (brought + 2) % plan.slices, x + slot * plan.x_bytes,
+        fetch_slice(p, plan, rows, (brought + 2) % plan.slices, x + slot * plan.x_bytes,
                     barriers.x_full[slot]);
       }
       ++brought;
     }
-    float* const round_sums = all_sums + round % 2 * plan.warps * kSumsOfWarp;
-    sums.store(round_sums + warp * kSumsOfWarp);
-    meet_warps(warp, plan.k_warps);
-    if (item < plan.items) finish_item(p, warp, plan.k_warps, item, round_sums, kSumsOfWarp);
+    // One half of the memory of sums is read while the other is written.
+    const auto finish = [&]<int kSet>() {
+      if (kSet * 8 >= rows.num_rows) return;
+      float* const half = all_sums + halves % 2 * plan.warps * kSumsOfWarp;
+      sums.template store<kSet>(half + warp * kSumsOfWarp);
+      meet_warps(plan, warp);
+      if (item < plan.items) {
+        if (plan.split > 1) {
+          finish_rows<true>(p, plan, rows, warp, item, kSet * 8, half);
+        } else {
+          finish_rows<false>(p, plan, rows, warp, item, kSet * 8, half);
+        }
+      }
+      ++halves;
+    };
+    finish.template operator()<0>();
+    if constexpr (kRowSets > 1) finish.template operator()<1>();
+    if constexpr (kRowSets > 2) {
+      finish.template operator()<2>();
+      finish.template operator()<3>();
+    }
   }
+  if (plan.split > 1) cooperative_groups::this_cluster().sync();  // sums are read until then
 #endif
 }
 
 template <typename Form>
 void launch_stream(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  with_constant<1, 2>(plan.row_sets, [&]<int kRowSets>() {
-    launch(stream, code_stream_kernel<Form, kRowSets>, plan.blocks, plan.warps * 32,
-           static_cast<size_t>(plan.shared_bytes), p, plan);
+  with_constant<1, 2, 4>(plan.row_sets, [&]<int kRowSets>() {
+    launch_clusters(stream, code_stream_kernel<Form, kRowSets>, dim3(plan.blocks, plan.row_tiles),
+                    plan.warps * 32, plan.split, static_cast<size_t>(plan.shared_bytes), p, plan);
   });
 }
 
-// Of one kind of codes. Each kind is compiled in a file of its own; see
-// code_product.cu.
+// Of one kind of codes. Each kind is compiled in a file of its own; see code_product.cu.
 template <CodeKind kKind>
 void launch_stream_kind(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
   using enum ScaleKind;
