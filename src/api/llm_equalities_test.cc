@@ -3,6 +3,9 @@
 // and over weights in codes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -110,6 +113,9 @@ class LlmEqualities : public ::testing::TestWithParam<Case> {
   }
 };
 
+// Models with recurrent layers.
+class HybridEqualities : public LlmEqualities {};
+
 TEST_P(LlmEqualities, BatchMates) {
   const auto together = generate(base_config());
   EngineConfig config = base_config();
@@ -161,8 +167,35 @@ TEST_P(LlmEqualities, Preemption) {
   }
 }
 
-TEST_P(LlmEqualities, FewStates) {
-  if (!GetParam().is_hybrid()) GTEST_SKIP() << "no recurrent layers";
+// In chunks, beside each other; up to the first token that another might have been.
+TEST_P(HybridEqualities, GreedyTokensInFloat32AreThoseOfTransformers) {
+  if (GetParam().dtype != "float32") GTEST_SKIP() << "they are float32's";
+  const auto golden = nlohmann::json::parse(std::ifstream(GetParam().path() + "/golden.json"));
+  std::vector<Prompt> texts;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  greedy.ignore_eos = true;
+  for (const auto& one : golden.at("cases")) {
+    texts.emplace_back(one.at("ids").get<std::vector<int32_t>>());
+    greedy.max_tokens = static_cast<int>(one.at("greedy").size());
+  }
+  EngineConfig config = base_config();
+  config.max_model_len = 512;
+  config.max_num_batched_tokens = 100;
+  const auto outputs = load(config).generate(texts, greedy);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto& one = golden.at("cases").at(i);
+    const std::vector<float> margins = one.at("margins");
+    const auto decisive = std::ranges::find_if(margins, [](float m) { return m <= 0.01f; });
+    const std::vector<int32_t> expected = one.at("greedy");
+    const auto& tokens = outputs.at(i).outputs.at(0).token_ids;
+    ASSERT_EQ(tokens.size(), expected.size());
+    const auto count = decisive - margins.begin();
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.begin() + count, expected.begin())) << i;
+  }
+}
+
+TEST_P(HybridEqualities, FewStates) {
   const auto together = generate(base_config());
   EngineConfig config = base_config();
   config.state_cache_memory = 1 << 19;
@@ -223,12 +256,15 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()),
-                         [](const auto& one) {
-                           return one.param.device + "_" + one.param.checkpoint + "_" +
-                                  one.param.dtype + (one.param.quantization.empty() ? "" : "_") +
-                                  one.param.quantization;
-                         });
+std::string name_of(const ::testing::TestParamInfo<Case>& one) {
+  return one.param.device + "_" + one.param.checkpoint + "_" + one.param.dtype +
+         (one.param.quantization.empty() ? "" : "_") + one.param.quantization;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Goldens, HybridEqualities,
+                         ::testing::Values(Case{"qwen3_5", "bfloat16"}, Case{"qwen3_5", "float32"}),
+                         name_of);
 
 }  // namespace
 }  // namespace nanovllm
