@@ -215,8 +215,9 @@ class Unit {
                             .reads = scratch_.reads};
     call_.kernels.keys(rows);
     const int64_t row = first_row_ + position - first_position_;
-    for (int j = 0; j < num_value_heads(); ++j)
+    for (int j = 0; j < num_value_heads(); ++j) {
       compute_head(rows, row, call_.value_head(key_head_, j));
+    }
   }
 
   void compute_head(const DeltaRows& rows, int64_t row, int head) {
