@@ -172,7 +172,8 @@ void EngineCore::propose_drafts(Completion& completion) {
 bool EngineCore::submit_step() {
   if (!in_flight_.empty() && !in_flight_.back().is_drawn) return false;
   context_.now = Clock::now();
-  if (parts_.drafter) {
+  // A state that has taken in a guess can't be had back.
+  if (parts_.drafter && !scheduler_.states().is_needed()) {
     for (Sequence* sequence : scheduler_.running()) propose_drafts(completion_of(*sequence));
   }
   const auto scheduled = scheduler_.schedule();

@@ -53,11 +53,8 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
          std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
-    if (!states_.allocate(sequence)) break;
-    if (!blocks_.allocate(sequence)) {
-      states_.deallocate(sequence);
-      break;
-    }
+    if (!states_.has_room() || !blocks_.allocate(sequence)) break;
+    states_.allocate(sequence);  // behind what may throw
     sequence.queue_node = waiting_.extract(waiting_.begin());
     running_.insert(running_place(sequence), &sequence);
     sequence.status = SequenceStatus::kRunning;

@@ -43,15 +43,13 @@ StatePool::StatePool(StatePoolSize size)
   std::iota(free_logs_.rbegin(), free_logs_.rend(), 0);
 }
 
-bool StatePool::allocate(Sequence& sequence) {
-  if (!is_needed()) return true;
-  NANOVLLM_CHECK(sequence.states == StateSlots{});
-  if (free_slots_.size() < 2 || free_logs_.empty()) return false;
+void StatePool::allocate(Sequence& sequence) {
+  if (!is_needed()) return;
+  NANOVLLM_CHECK(sequence.states == StateSlots{} && has_room());
   sequence.states = {.slot = take_last(free_slots_),
                      .len = 0,
                      .next = take_last(free_slots_),
                      .log = take_last(free_logs_)};
-  return true;
 }
 
 void StatePool::advance(Sequence& sequence) const {

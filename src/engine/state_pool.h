@@ -19,9 +19,10 @@ class StatePool {
 
   // false: the model has no recurrent layers. Then nobody needs a state, and allocate() gives none.
   bool is_needed() const { return num_slots_ > 0; }
-  // Gives a sequence that has computed nothing what it needs. Returns false and changes nothing if
-  // there is not enough.
-  bool allocate(Sequence& sequence);
+  // For one more sequence.
+  bool has_room() const { return !is_needed() || (free_slots_.size() >= 2 && !free_logs_.empty()); }
+  // Gives a sequence that has computed nothing what it needs, for which there must be room.
+  void allocate(Sequence& sequence);
   // To be called when the sequence's num_computed_tokens has grown: where the new tokens open a
   // chunk, the state of the one before is in the other slot.
   void advance(Sequence& sequence) const;

@@ -64,19 +64,33 @@ int64_t blocks_of_request(const EngineConfig& config, const KvCacheDemand& deman
   return kv_blocks_for(context, windows, demand.block_size);
 }
 
+// A block for each group of layers.
+int64_t least_blocks(const KvCacheDemand& demand) {
+  return kv_blocks_for(1, demand.windows, demand.block_size);
+}
+
+// For messages.
+std::string least_cache(const KvCacheDemand& demand) {
+  const int64_t least = least_blocks(demand);
+  if (least == 1) {
+    return fmt::format("one block of {} tokens needs {}", demand.block_size, demand.block_bytes);
+  }
+  return fmt::format("{} blocks of {} tokens, one for each group of layers, need {}", least,
+                     demand.block_size, least * demand.block_bytes);
+}
+
 // What the memory holds beside `reserved` bytes, and what so many sequences can use of it.
 Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
                       const DeviceMemory& memory, int64_t reserved) {
   const double share = share_of_memory(config, memory);
   const int64_t budget = budget_in_shares(config, memory) - reserved;
-  if (budget < demand.block_bytes) {
+  if (budget < least_blocks(demand) * demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
-                "no room for a KV cache: one block of {} tokens needs {} bytes{}, and of the {} "
+                "no room for a KV cache: {} bytes{}, and of the {} "
                 "free{} with the model loaded {} may be used ({}); free memory, lower "
                 "max_num_batched_tokens, or set kv_cache_memory",
-                demand.block_size, demand.block_bytes, beside_states(reserved),
-                counted(memory.free_now, "byte"), memory.limit,
-                std::max<int64_t>(budget + reserved, 0),
+                least_cache(demand), beside_states(reserved), counted(memory.free_now, "byte"),
+                memory.limit, std::max<int64_t>(budget + reserved, 0),
                 memory.is_of_host ? fmt::format("a share of {}", share)
                                   : fmt::format("gpu_memory_utilization {}", share));
   }
@@ -165,6 +179,12 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
   const int64_t reserved = num_states * demand.state_bytes;
   int64_t num_blocks = config.num_kvcache_blocks;
   std::string reason = "num_kvcache_blocks";
+  if (num_blocks > 0 && num_blocks < least_blocks(demand)) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "num_kvcache_blocks is {}, but layers are in {} groups, each of which needs a block",
+        num_blocks, least_blocks(demand));
+  }
   if (num_blocks > most) {
     throw_error(ErrorCode::kInvalidArgument,
                 "num_kvcache_blocks is {}, but blocks of {} tokens allow at most {}", num_blocks,
@@ -173,10 +193,9 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
   if (config.kv_cache_memory) {
     const int64_t bytes = *config.kv_cache_memory - (config.state_cache_memory ? 0 : reserved);
     const int64_t fitting = bytes / demand.block_bytes;
-    if (fitting < 1) {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "kv_cache_memory is {}, but one block of {} tokens needs {}{}",
-                  counted(*config.kv_cache_memory, "byte"), demand.block_size, demand.block_bytes,
+    if (fitting < least_blocks(demand)) {
+      throw_error(ErrorCode::kInvalidArgument, "kv_cache_memory is {}, but {}{}",
+                  counted(*config.kv_cache_memory, "byte"), least_cache(demand),
                   beside_states(*config.kv_cache_memory - bytes));
     }
     if (num_blocks <= 0 || fitting < num_blocks) {

@@ -92,8 +92,8 @@ struct KvCachePlan {
 // kv_cache_memory or num_kvcache_blocks that are given, a state_cache_memory that is given is
 // memory of its own; and beside num_kvcache_blocks alone, the default is half of what those blocks
 // take. Throws Error(kOutOfMemory), with the bytes needed and free, if that does not fit or is less
-// than one block, and Error(kInvalidArgument) if kv_cache_memory is less than one block or
-// num_kvcache_blocks is more than kernels can address.
+// than a block for each group, and Error(kInvalidArgument) if kv_cache_memory or num_kvcache_blocks
+// is, or num_kvcache_blocks is more than kernels can address.
 KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
                           const DeviceMemory& memory);
 // A rank's plan where all ranks have as many blocks, and room for as many states, as the one with

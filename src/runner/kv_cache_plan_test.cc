@@ -110,6 +110,27 @@ TEST(KvCachePlan, EachRecurrentLayerHasSlotsAndLogsOfItsOwn) {
   EXPECT_EQ(end, memory.data() + memory.size());
 }
 
+TEST(KvCachePlan, EachGroupHasABlockAtLeast) {
+  KvCacheDemand demand = kDemand;
+  demand.windows = {0, 32, 32};
+  EngineConfig config = config_for(4);
+  config.num_kvcache_blocks = 3;
+  EXPECT_EQ(num_planned(config, demand, cpu_with(100'000)), 3);
+  config.num_kvcache_blocks = 2;
+  EXPECT_EQ(
+      error_of([&] { plan_kv_cache(config, demand, cpu_with(100'000)); }).what(),
+      std::string(
+          "num_kvcache_blocks is 2, but layers are in 3 groups, each of which needs a block"));
+  config.num_kvcache_blocks = -1;
+  config.kv_cache_memory = 3 * kBlockBytes;
+  EXPECT_EQ(num_planned(config, demand, cpu_with(100'000)), 3);
+  config.kv_cache_memory = 3 * kBlockBytes - 1;
+  EXPECT_EQ(
+      error_of([&] { plan_kv_cache(config, demand, cpu_with(100'000)); }).what(),
+      std::string("kv_cache_memory is 2999 bytes, but 3 blocks of 16 tokens, one for each group of "
+                  "layers, need 3000"));
+}
+
 TEST(KvCachePlan, RanksOnACpuShareIt) {
   EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(100'000, 4)), 10);
   EngineConfig config = config_for(512);

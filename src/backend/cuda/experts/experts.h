@@ -82,7 +82,7 @@ void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DT
 // not kGelu: tiles of one of these many rows.
 constexpr int kSmallTileRows = 32, kLargeTileRows = 256;
 // Of weights in codes, for other kernels.
-constexpr int kFewCodeRows = 8, kCodeTileRows = 32;
+constexpr int kFewCodeRows = 8, kCodeTileRows = 16;
 void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
                          int num_multiprocessors);
 

@@ -131,6 +131,12 @@ std::optional<CodeShape> plan_piece(const HostMatrix& piece) {
   shape.num_blocks = static_cast<int>(blocks_in(shape.num_units, kBlockUnits));
   shape.header_bytes = header_bytes_of(shape);
   shape.unit_bytes = unit_bytes_of(shape.kind);
+  // Two steps of bytes and their scales must find room in 99 KiB, whatever the device has.
+  constexpr int kMostScalesOfBytes = 512, kLeastGroupOfBytes = 32;
+  if (shape.unit_bytes == unit_bytes_of(CodeKind::kInt8) &&
+      (shape.header_bytes > kMostScalesOfBytes || shape.group_columns < kLeastGroupOfBytes)) {
+    return std::nullopt;
+  }
   shape.block_bytes = shape.header_bytes + kBlockUnits * shape.unit_bytes;
   shape.tile_bytes =
       int64_t{shape.num_blocks} * shape.header_bytes + int64_t{shape.num_units} * shape.unit_bytes;
@@ -168,6 +174,8 @@ std::vector<CodePart> plan_code_parts(std::span<const HostMatrix> pieces, DType 
     parts.push_back({*shape, pieces.first(count)});
     set_rows(parts.back().shape, rows);
     pieces = pieces.subspan(count);
+    // What follows begins at a multiple of 16 bytes in a row of results.
+    if (!pieces.empty() && rows % 8 != 0) return {};
   }
   return parts;
 }

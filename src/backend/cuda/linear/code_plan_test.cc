@@ -5,6 +5,7 @@
 
 #include "backend/cpu/linear/random_codes_testing.h"
 #include "backend/cuda/device/device_traits_testing.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/code_stream.h"
 
@@ -95,6 +96,35 @@ TEST(CudaCodePlan, RowsThatEndWithinAUnitAreNotStreamed) {
   product.rows = 1;
   EXPECT_EQ(plan_code_stream(product, kH200.traits).row_sets, 0);
   EXPECT_GT(plan_code_product(product, kH200.traits).row_sets, 0);
+}
+
+// Of experts and of ranks' shares, whose groups are smaller: tiles of either size find room.
+TEST(CudaCodePlan, EveryGpuTakesTilesOfExpertsAndSharesOfRanks) {
+  const RowTile tile = {};
+  for (const auto& [name, format] : kFormats) {
+    for (const int64_t first_col : {0, 16, 32, 64}) {
+      const HostMatrix share = {
+          .rows = 1024, .cols = 1024, .row_stride = 2048, .first_col = first_col, .codes = &format};
+      const auto parts = plan_code_parts({&share, 1}, DType::kBFloat16);
+      if (parts.empty()) {  // decoded while it is loaded
+        EXPECT_GT(first_col, 0) << name;
+        continue;
+      }
+      CodeProduct product;
+      product.shape = parts[0].shape;
+      product.features = 1024;
+      product.tiles = &tile;
+      product.max_tiles = 100;
+      for (const Gpu& gpu : kGpus) {
+        for (const int rows : {kFewCodeRows, kCodeTileRows}) {
+          SCOPED_TRACE(std::string(name) + ", " + gpu.name + ", from " + std::to_string(first_col) +
+                       ", rows " + std::to_string(rows));
+          product.rows = rows;
+          EXPECT_GE(plan_code_product(product, gpu.traits).row_sets * 8, rows);
+        }
+      }
+    }
+  }
 }
 
 // Of experts: their tiles share the blocks that a GPU runs at once.
