@@ -149,11 +149,16 @@ TEST(CudaCodeLayout, ARanksShareThatBeginsWithinAGroupHasSmallerOnes) {
     SCOPED_TRACE(name);
     const RandomDecoder decoder(format, 20, 512);
     HostMatrix matrix = decoder.matrix();
-    matrix.first_col = 112;
-    matrix.cols = 304;
-    expect_packed(matrix);
-    matrix.first_col = 8;  // of 16, kernels have no place for
     const bool has_groups = format.group_columns != nanovllm::kAll;
+    const bool has_bytes = format.layout == WeightLayout::kByte;
+    matrix.cols = 304;
+    matrix.first_col = 112;  // groups of 16, too small for bytes
+    if (has_groups && has_bytes) {
+      EXPECT_TRUE(plan_code_parts({&matrix, 1}, kAct).empty());
+      matrix.first_col = 96;
+    }
+    expect_packed(matrix);
+    matrix.first_col = 8;  // of 8, kernels have no place for
     EXPECT_EQ(plan_code_parts({&matrix, 1}, kAct).empty(), has_groups);
   }
 }
@@ -176,15 +181,17 @@ TEST(CudaCodeLayout, AnyRangeOfBytesIsPackedAlone) {
 }
 
 TEST(CudaCodeLayout, NeighboursOfOneFormatAreOnePart) {
-  const RandomDecoder a(kFormats[0].format, 10, 64), b(kFormats[0].format, 7, 64),
+  const RandomDecoder a(kFormats[0].format, 10, 64), b(kFormats[0].format, 30, 64),
       c(kFormats[9].format, 4, 64);
   const HostMatrix pieces[] = {a.matrix(), b.matrix(), c.matrix()};
   const std::vector<CodePart> parts = plan_code_parts(pieces, kAct);
   ASSERT_EQ(parts.size(), 2u);
-  EXPECT_EQ(parts[0].shape.out_features, 17);
+  EXPECT_EQ(parts[0].shape.out_features, 40);
   EXPECT_EQ(parts[0].pieces.size(), 2u);
   EXPECT_EQ(parts[1].shape.out_features, 4);
   EXPECT_EQ(code_layout_of(pieces, kAct), WeightLayout::kGroup);
+  const HostMatrix unaligned[] = {a.matrix(), c.matrix()};
+  EXPECT_TRUE(plan_code_parts(unaligned, kAct).empty()) << "results begin at 20 bytes";
 }
 
 TEST(CudaCodeLayout, WhatKernelsHaveNoPlaceForIsNumbers) {
