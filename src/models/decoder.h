@@ -48,15 +48,14 @@ struct DeltaOptions {
     kUsual,
     // in_proj_qkvz and in_proj_ba: for each key head its rows of q, k, v and z, or of b and a
     kFusedByKeyHead,
-    // q_proj, k_proj, v_proj, g_proj, b_proj and a_proj, a convolution for each of q, k and v;
-    // o_norm
-    // and o_proj
+    // q_proj, k_proj, v_proj, g_proj, b_proj and a_proj, a convolution for each of q, k and v,
+    // o_norm and o_proj
     kApart,
   } names = Names::kUsual;
   float beta_scale = 1;
   // Of the norm of results; 0 = the config's.
   float eps = 0;
-  // Where recurrent layers have other norms than layers of attention; and what some files call
+  // Where recurrent layers have other norms than layers of attention, and what some files call
   // them.
   std::optional<NormNames> norms = {}, older_norms = {};
 };

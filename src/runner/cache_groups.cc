@@ -26,7 +26,7 @@ int choose_size(const LayersByWindow& kinds) {
   const int most_groups = std::max(kMostCacheGroups, static_cast<int>(kinds.size()));
   int size = static_cast<int>(fewest);
   while (groups_of(kinds, size) > most_groups) ++size;
-  int best = size;  // with the fewest places: of equals, the fewest groups
+  int best = size;  // the largest of those that leave the fewest places in all
   for (; size > 0 && groups_of(kinds, size) <= most_groups; --size) {
     if (size * groups_of(kinds, size) < best * groups_of(kinds, best)) best = size;
   }

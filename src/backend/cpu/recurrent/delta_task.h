@@ -32,7 +32,7 @@ struct DeltaRows {
   // [key_dim][kDeltaChunk] act, in the log.
   void* keys = nullptr;
 
-  // Scratch of the thread, delta_scratch_floats() in all:
+  // Scratch of the thread (gated_delta.cc):
   // [2 count][key_dim] k and q of each row
   float* vectors = nullptr;
   // [2 count][kDeltaChunk] their products with the chunk's keys

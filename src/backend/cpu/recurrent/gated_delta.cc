@@ -261,11 +261,12 @@ class Unit {
 void GatedDeltaRule::run(Tensor out, Tensor in, const GatedDeltaParams& params,
                          const StateCache& cache, const ForwardBatch& batch) {
   const StateSpec& spec = cache.spec;
-  const std::vector<char> no_input(static_cast<size_t>(spec.num_channels()) * size_of(spec.dtype));
+  const size_t row_bytes = static_cast<size_t>(spec.num_channels()) * size_of(spec.dtype);
+  if (no_input_.size() < row_bytes) no_input_.resize(row_bytes);
   const bool is_bfloat16 = spec.dtype == DType::kBFloat16;
   const auto kernels = with_isa(isa_, [&]<Isa set>() { return delta_kernels<set>(is_bfloat16); });
-  const Call call = {params,  cache, batch, spec,           StateLayout(spec),
-                     kernels, in,    out,   no_input.data()};
+  const Call call = {params, cache, batch,           spec, StateLayout(spec), kernels,
+                     in,     out,   no_input_.data()};
   const int64_t floats = Scratch::num_floats(call);
   auto* const memory = reinterpret_cast<float*>(
       scratch_.get(static_cast<size_t>(floats * pool_.num_threads()) * sizeof(float)));

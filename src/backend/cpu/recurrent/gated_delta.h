@@ -1,6 +1,8 @@
 // Deals the rows of a ragged batch to threads, by sequence and key head, for the gated delta rule.
 #pragma once
 
+#include <vector>
+
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/host_memory.h"
 #include "backend/cpu/recurrent/delta_task.h"
@@ -22,6 +24,7 @@ class GatedDeltaRule {
   ThreadPool& pool_;
   const Isa isa_;
   HostScratch scratch_;
+  std::vector<char> no_input_;  // zeros
 };
 
 }  // namespace nanovllm
