@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "grammar/testing.h"
 
@@ -403,12 +403,12 @@ TEST(StructuralTag, ManyTagsAreCompiledSoon) {
     tags += fmt::format(R"({}{{"begin": "<f={}>", "content": {}, "end": "</f>"}})",
                         i == 0 ? "" : ", ", i, kSchema);
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this program alone, whatever else runs
   const auto grammar =
       compile_tag(R"({"type": "triggered_tags", "triggers": ["<f="], "tags": [)" + tags + "]}");
   EXPECT_TRUE(accepts(*grammar, "a<f=999>{\"x\": 1}</f>"));
   grammar->mask(grammar->start());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC);
 }
 
 // What one grammar may take is shared by the schemas in it.
