@@ -1,4 +1,4 @@
-// Element types of tensors, and bfloat16 in plain C++.
+// Element types of tensors, and numbers of 16 bits in plain C++.
 #pragma once
 
 #include <bit>
@@ -61,6 +61,22 @@ constexpr float half_to_float(uint16_t half) {
   }
   const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
+}
+
+// Rounds to nearest, ties to even, as hardware does: to infinity from 65520 on; NaN stays NaN.
+constexpr uint16_t float_to_half(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  uint32_t half = 0x7c00;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00;
+  } else if (magnitude < 0x38800000u) {  // 2^-14
+    // Neighbours between 0.5 and 1 differ as much as subnormal numbers do.
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  } else if (magnitude < 0x477ff000u) {  // 65520
+    half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  return static_cast<uint16_t>(sign | half);
 }
 
 }  // namespace nanovllm

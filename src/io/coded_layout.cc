@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -25,12 +24,7 @@ bool holds_for_all(const NumberGrid& grid, int64_t rows, int64_t cols, Predicate
 }
 
 bool is_bfloat16(float number) { return to_float(to_bfloat16(number)) == number; }
-
-bool is_float16(float number) {
-  const float magnitude = std::abs(number), in_smallest = magnitude * 0x1p24f;
-  if (magnitude < 0x1p-14f) return in_smallest == std::trunc(in_smallest);
-  return magnitude <= 65504 && (std::bit_cast<uint32_t>(number) & 0x1fff) == 0;
-}
+bool is_float16(float number) { return half_to_float(float_to_half(number)) == number; }
 
 // The type of 16 bits that holds all scales without loss. What is no number is refused where it is
 // read.

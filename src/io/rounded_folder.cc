@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -36,13 +35,6 @@ void write_file(const std::string& path, const std::string& text) {
   }
 }
 
-// Of a scale that is a float16 or a bfloat16, and not negative.
-uint16_t bits_of_scale(float scale, bool is_half) {
-  if (!is_half) return to_bfloat16(scale).bits;
-  if (scale < 0x1p-14f) return static_cast<uint16_t>(scale * 0x1p24f);
-  return static_cast<uint16_t>((std::bit_cast<uint32_t>(scale) >> 13) - (112 << 10));
-}
-
 // Rows [begin, end) in all parts of a matrix; begin is a multiple of kCodesInWord.
 void round_rows(const RoundedMatrix& matrix, RoundedFormat format, int64_t cols, int64_t begin,
                 int64_t end, std::vector<std::vector<char>>& parts) {
@@ -57,7 +49,8 @@ void round_rows(const RoundedMatrix& matrix, RoundedFormat format, int64_t cols,
     matrix.read_codes(row, 0, cols, codes.data());
     matrix.read_scales(row, 0, groups, scales.data());
     for (int64_t group = 0; group < groups; ++group) {
-      const uint16_t bits = bits_of_scale(scales[static_cast<size_t>(group)].scale, is_half);
+      const float scale = scales[static_cast<size_t>(group)].scale;
+      const uint16_t bits = is_half ? float_to_half(scale) : to_bfloat16(scale).bits;
       std::memcpy(&parts[1][static_cast<size_t>((row * groups + group) * 2)], &bits, 2);
     }
     if (format != RoundedFormat::kInt4) {

@@ -14,7 +14,7 @@
 namespace nanovllm {
 namespace {
 
-constexpr float kLargestFp8 = 448;
+constexpr float kLargestFp8 = 448, kLargestHalf = 65504;
 // Of numbers that are less, differences and codes times scales are finite.
 constexpr float kTooLarge = 0x1p126f;
 constexpr int64_t kGroup = RoundedMatrix::kGroupColumns;
@@ -26,19 +26,6 @@ float nearest(float number) { return number + kIntegers - kIntegers; }
 
 // std::clamp() has a comparison that depends on another one, which compilers leave as it is.
 float clamp(float number, float low, float high) { return std::min(std::max(number, low), high); }
-
-// Of a float16, ties to even; numbers too large become the largest.
-float nearest_half(float number) {
-  const float magnitude = std::min(std::abs(number), 65504.0f);
-  float rounded = magnitude;
-  if (magnitude < 0x1p-14f) {
-    rounded = nearest(magnitude * 0x1p24f) * 0x1p-24f;
-  } else {
-    const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
-    rounded = std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff});
-  }
-  return std::copysign(rounded, number);
-}
 
 // The code of the nearest E4M3, ties to even; numbers too large become the largest.
 uint8_t nearest_fp8(float number) {
@@ -117,8 +104,8 @@ RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFo
 
 float RoundedMatrix::to_scale(float number) const {
   if (number < 0x1p-120f) return 0;  // a float32 must hold its reciprocal
-  return layout_.scale_dtype == DType::kFloat16 ? nearest_half(number)
-                                                : to_float(to_bfloat16(number));
+  if (layout_.scale_dtype == DType::kBFloat16) return to_float(to_bfloat16(number));
+  return half_to_float(float_to_half(std::min(number, kLargestHalf)));
 }
 
 void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float* out) const {

@@ -32,18 +32,12 @@ constexpr int64_t kBlock = 32;  // elements of Q8_0
 
 enum class Matrices { kAsTheyAre, kCoded, kDecoded };
 
-// Rounds to zero; the numbers here are far from where half precision ends.
-uint16_t to_half(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - (112 << 10)));
-}
-
 std::string quantised(const std::vector<float>& numbers) {
   std::string blocks;
   for (size_t i = 0; i < numbers.size(); i += kBlock) {
     float largest = 0;
     for (size_t k = i; k < i + kBlock; ++k) largest = std::max(largest, std::abs(numbers[k]));
-    const uint16_t half = to_half(largest / 127 + 1e-4f);
+    const uint16_t half = float_to_half(largest / 127 + 1e-4f);
     const float scale = half_to_float(half);
     blocks.append(reinterpret_cast<const char*>(&half), 2);
     for (size_t k = i; k < i + kBlock; ++k) {

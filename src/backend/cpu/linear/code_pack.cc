@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -166,27 +165,13 @@ void read_chunk(const LinearKernels& kernels, const PanelRows& rows, int64_t fir
   kernels.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, out, kPanelColumns, false);
 }
 
-// Exactly; all that a format's scales are has a half.
-uint16_t to_half(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = bits >> 16 & 0x8000u, mantissa = bits & 0x7fffffu;
-  const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127;
-  uint32_t half = sign;
-  if (exponent >= -14 && exponent <= 15) {
-    half |= static_cast<uint32_t>(exponent + 15) << 10 | mantissa >> 13;
-  } else if (exponent >= -24 && exponent < -14) {
-    half |= (mantissa | 0x800000u) >> (-1 - exponent);
-  }
-  return static_cast<uint16_t>(half);
-}
-
 void put_scale(ScaleKind kind, char* vector, int column, float value) {
   if (kind == ScaleKind::kFloat32) {
     std::memcpy(vector + column * 4, &value, 4);
     return;
   }
   const bool is_half = kind == ScaleKind::kFloat16;
-  const uint16_t bits = is_half ? to_half(value) : to_bfloat16(value).bits;
+  const uint16_t bits = is_half ? float_to_half(value) : to_bfloat16(value).bits;
   NANOVLLM_CHECK((is_half ? half_to_float(bits) : to_float(BFloat16{bits})) == value);
   std::memcpy(vector + column * 2, &bits, 2);
 }

@@ -25,14 +25,6 @@ struct PlainMatrix {
   HostMatrix host() const { return {bytes.data(), dtype, rows, cols, cols}; }
 };
 
-// Half precision of multiples of 1/16 up to 8, which have few bits.
-uint16_t to_half(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (x == 0) return 0;
-  const uint32_t exponent = ((bits >> 23) & 0xff) - 127 + 15;
-  return static_cast<uint16_t>((bits >> 31) << 15 | exponent << 10 | ((bits >> 13) & 0x3ff));
-}
-
 template <typename Draw>
 PlainMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
   PlainMatrix m{rows, cols, dtype, {}, {}};
@@ -48,7 +40,7 @@ PlainMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
       value = to_float(rounded);
       std::memcpy(p, &rounded, 2);
     } else {
-      const uint16_t half = to_half(value);
+      const uint16_t half = float_to_half(value);
       std::memcpy(p, &half, 2);
     }
     m.values[i] = value;

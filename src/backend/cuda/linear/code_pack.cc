@@ -1,7 +1,6 @@
 // Packing of codes into the tiles of code_layout.h.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -14,20 +13,6 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr int kPackedLanes = 32, kPairsOfStep = 4;
-
-// Exactly: what a format's scales are has a half.
-uint16_t half_of(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t mantissa = bits & 0x7fffffu;
-  const int exponent = static_cast<int>(bits >> 23 & 0xff) - 127;
-  uint32_t half = bits >> 16 & 0x8000u;
-  if (exponent >= -14 && exponent <= 15) {
-    half |= static_cast<uint32_t>(exponent + 15) << 10 | mantissa >> 13;
-  } else if (exponent >= -24 && exponent < -14) {
-    half |= (mantissa | 0x800000u) >> (-1 - exponent);
-  }
-  return static_cast<uint16_t>(half);
-}
 
 // The words of a unit that a lane's codes go into.
 class UnitWords {
@@ -161,7 +146,7 @@ class TilePacker {
       return at + 4;
     }
     const bool is_half = shape_.scales == ScaleKind::kFloat16;
-    const uint16_t bits = is_half ? half_of(value) : to_bfloat16(value).bits;
+    const uint16_t bits = is_half ? float_to_half(value) : to_bfloat16(value).bits;
     NANOVLLM_CHECK((is_half ? half_to_float(bits) : to_float(BFloat16{bits})) == value);
     std::memcpy(at, &bits, 2);
     return at + 2;
