@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/scale_kind.h"
 
 namespace nanovllm {
 
@@ -50,14 +50,17 @@ struct CodeFormat {
   int64_t group_columns = 32;
   // Of kSuper: a multiple of group_columns.
   int64_t super_columns = 0;
-  // What holds every scale s and minimum m without loss: float16, bfloat16 or (kByte) float32.
-  DType scale_dtype = DType::kFloat16;
+  // What holds every scale s and minimum m without loss: of kByte any kind, else not float32.
+  ScaleKind scales = ScaleKind::kFloat16;
   enum class Offset { kNone, kZero, kMinimum } offset = Offset::kNone;
   float factor = 1;
   bool divides_by_factor = false;
 
   bool operator==(const CodeFormat&) const = default;
 };
+// Of 8 bits, whether codes are two's complement, or E4M3 but for NaN, which no code is.
+bool are_int8(const CodeFormat& format);
+bool are_e4m3(const CodeFormat& format);
 
 // Of a group of columns of one row.
 struct GroupScale {
@@ -67,5 +70,10 @@ struct GroupScale {
   int8_t scale_code = 0;
   int8_t offset_code = 0;
 };
+
+constexpr int size_of(ScaleKind kind) { return kind == ScaleKind::kFloat32 ? 4 : 2; }  // bytes
+// A scale or an offset at any address. What is written must be a number of that kind.
+float read_scale(ScaleKind kind, const char* at);
+void write_scale(ScaleKind kind, float number, char* at);
 
 }  // namespace nanovllm

@@ -1,4 +1,4 @@
-// Element types of tensors, and numbers of 16 bits in plain C++.
+// Element types of tensors, and numbers of 8 and 16 bits in plain C++.
 #pragma once
 
 #include <bit>
@@ -77,6 +77,16 @@ constexpr uint16_t float_to_half(float x) {
     half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   }
   return static_cast<uint16_t>(sign | half);
+}
+
+// E4M3, that is float8 with 4 bits of exponent and 3 of mantissa, without infinities; exact.
+constexpr float e4m3_to_float(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
+  const uint32_t exponent = code >> 3 & 15u, mantissa = code & 7u;
+  if ((code & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 120) << 23 | mantissa << 20);
+  const float subnormal = static_cast<float>(mantissa) * 0x1p-9f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
 }
 
 }  // namespace nanovllm

@@ -62,5 +62,21 @@ TEST(Float16, NumbersOutOfItsRangeAreInfiniteOrZero) {
   }
 }
 
+TEST(E4M3, EveryCodeIsWhatOcpDefines) {
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    const float number = e4m3_to_float(static_cast<uint8_t>(code));
+    if (code % 128 == 127) {
+      EXPECT_TRUE(std::isnan(number)) << code;
+    } else {
+      EXPECT_EQ(number, code < 128 ? magnitude : -magnitude) << code;
+      EXPECT_EQ(std::signbit(number), code >= 128) << code;
+    }
+  }
+  EXPECT_EQ(e4m3_to_float(126), 448);
+}
+
 }  // namespace
 }  // namespace nanovllm

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "io/coded_matrix.h"
 
 namespace nanovllm {
@@ -26,34 +27,34 @@ bool holds_for_all(const NumberGrid& grid, int64_t rows, int64_t cols, Predicate
 bool is_bfloat16(float number) { return to_float(to_bfloat16(number)) == number; }
 bool is_float16(float number) { return half_to_float(float_to_half(number)) == number; }
 
-// The type of 16 bits that holds all scales without loss. What is no number is refused where it is
+// The kind of 16 bits that holds all scales without loss. What is no number is refused where it is
 // read.
-std::optional<DType> small_type_of(const NumberGrid& scales, int64_t rows, int64_t cols) {
+std::optional<ScaleKind> small_kind_of(const NumberGrid& scales, int64_t rows, int64_t cols) {
   switch (scales.type) {
     case NumberGrid::Type::kFloat16:
-      return DType::kFloat16;
+      return ScaleKind::kFloat16;
     case NumberGrid::Type::kFloat32: {
       const auto is_held_by = [&](bool (*holds)(float)) {
         return holds_for_all(scales, rows, cols,
                              [=](float scale) { return !std::isfinite(scale) || holds(scale); });
       };
-      if (is_held_by(is_bfloat16)) return DType::kBFloat16;
-      if (is_held_by(is_float16)) return DType::kFloat16;
+      if (is_held_by(is_bfloat16)) return ScaleKind::kBFloat16;
+      if (is_held_by(is_float16)) return ScaleKind::kFloat16;
       return std::nullopt;
     }
     case NumberGrid::Type::kBFloat16:
     case NumberGrid::Type::kBytes:  // E4M3 and E8M0
     case NumberGrid::Type::kWordsOf4Bits:
     case NumberGrid::Type::kWordsOf8Bits:
-      return DType::kBFloat16;
+      return ScaleKind::kBFloat16;
   }
   return std::nullopt;
 }
 
-DType type_of(const NumberGrid& scales) {
-  return scales.type == NumberGrid::Type::kFloat32   ? DType::kFloat32
-         : scales.type == NumberGrid::Type::kFloat16 ? DType::kFloat16
-                                                     : DType::kBFloat16;
+ScaleKind kind_of(const NumberGrid& scales) {
+  return scales.type == NumberGrid::Type::kFloat32   ? ScaleKind::kFloat32
+         : scales.type == NumberGrid::Type::kFloat16 ? ScaleKind::kFloat16
+                                                     : ScaleKind::kBFloat16;
 }
 
 // Columns of a group that divides a block, which may be larger than any group; 0 = there is none.
@@ -84,12 +85,12 @@ void CodedMatrix::choose_layout() {
     no_layout_because = fmt::format("groups have {} columns, no multiple of 16", block_cols);
     return;
   }
-  const auto scale_type = has_bytes ? type_of(scales) : small_type_of(scales, rows, num_blocks());
-  if (!scale_type) {
+  const auto kind = has_bytes ? kind_of(scales) : small_kind_of(scales, rows, num_blocks());
+  if (!kind) {
     no_layout_because = "scales are float32 that neither float16 nor bfloat16 holds";
     return;
   }
-  format.scale_dtype = *scale_type;
+  format.scales = *kind;
   float one_zero = zero;
   bool is_one_zero = true;
   if (zeros.data != nullptr) {

@@ -20,14 +20,6 @@ constexpr CodeValues table_of(Value value) {
   return values;
 }
 
-constexpr float fp8_value(int code) {
-  const int exponent = (code >> 3) & 15, mantissa = code & 7;
-  uint32_t bits = static_cast<uint32_t>(((exponent + 120) << 23) | (mantissa << 20));
-  if (exponent == 0) bits = std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-9f);
-  if ((code & 0x7f) == 0x7f) bits = 0x7fc00000u;
-  return std::bit_cast<float>(bits | static_cast<uint32_t>(code & 0x80) << 24);
-}
-
 constexpr float fp4_value(int code) {
   constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   return (code & 8) != 0 ? -kMagnitudes[code & 7] : kMagnitudes[code & 7];
@@ -86,7 +78,8 @@ constinit const CodeValues kUnsignedCodes = table_of([](int c) { return static_c
 constinit const CodeValues kSignedCodes =
     table_of([](int c) { return static_cast<float>(c < 128 ? c : c - 256); });
 constinit const CodeValues kInt4Codes = table_of([](int c) { return static_cast<float>(c - 8); });
-constinit const CodeValues kFp8Codes = table_of(fp8_value);
+constinit const CodeValues kFp8Codes =
+    table_of([](int c) { return e4m3_to_float(static_cast<uint8_t>(c)); });
 constinit const CodeValues kFp4Codes = table_of(fp4_value);
 constinit const CodeValues kModelOptFp4Codes = table_of([](int c) { return fp4_value(c) + 0.0f; });
 constinit const CodeValues kE8m0Codes = table_of([](int c) {

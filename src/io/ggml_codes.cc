@@ -86,13 +86,13 @@ float read_iq4_xs_scales(const uint8_t* block, GroupScale* scales) {
 constexpr auto kNone = CodeFormat::Offset::kNone, kMinimum = CodeFormat::Offset::kMinimum;
 
 constexpr CodeFormat group_codes(int bits, const float* values, CodeFormat::Offset offset = kNone,
-                                 DType scales = DType::kFloat16) {
+                                 ScaleKind scales = ScaleKind::kFloat16) {
   return {WeightLayout::kGroup, bits, values, kSmall, 0, scales, offset};
 }
 
 constexpr CodeFormat super_codes(int bits, const float* values, int group,
                                  CodeFormat::Offset offset = kNone) {
-  return {WeightLayout::kSuper, bits, values, group, kSuper, DType::kFloat16, offset};
+  return {WeightLayout::kSuper, bits, values, group, kSuper, ScaleKind::kFloat16, offset};
 }
 
 constexpr GgmlCodes kCodes[] = {
@@ -118,7 +118,7 @@ constexpr GgmlCodes kCodes[] = {
      [](const uint8_t* block, uint8_t* codes) { unpack_nibbles<16>(block + 2, codes); },
      read_one_scale},
     {23, super_codes(4, kIq4Floats.data(), 32), unpack_iq4_xs, read_iq4_xs_scales},
-    {39, group_codes(4, kMxfp4Floats.data(), kNone, DType::kBFloat16),
+    {39, group_codes(4, kMxfp4Floats.data(), kNone, ScaleKind::kBFloat16),
      [](const uint8_t* block, uint8_t* codes) { unpack_nibbles<16>(block + 1, codes); },
      read_mxfp4_scale},
 };

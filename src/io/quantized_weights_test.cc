@@ -96,8 +96,11 @@ std::string layout_of(const QuantizedMatrix& matrix) {
   const CodeFormat* codes = matrix.decoder->code_format();
   EXPECT_EQ(codes == nullptr, !matrix.no_layout_because.empty());
   if (codes == nullptr) return matrix.no_layout_because;
+  const char* const scales = codes->scales == ScaleKind::kFloat16    ? "float16"
+                             : codes->scales == ScaleKind::kBFloat16 ? "bfloat16"
+                                                                     : "float32";
   std::string text = fmt::format("{} {}/{} {}", to_string(codes->layout), codes->code_bits,
-                                 codes->group_columns, to_string(codes->scale_dtype));
+                                 codes->group_columns, scales);
   if (codes->factor != 1) text += codes->divides_by_factor ? " over factor" : " times factor";
   if (codes->offset == CodeFormat::Offset::kZero) text += " zero";
   return text;

@@ -40,7 +40,6 @@ void round_rows(const RoundedMatrix& matrix, RoundedFormat format, int64_t cols,
                 int64_t end, std::vector<std::vector<char>>& parts) {
   const CodeFormat& layout = *matrix.code_format();
   const int64_t groups = (cols + layout.group_columns - 1) / layout.group_columns;
-  const bool is_half = layout.scale_dtype == DType::kFloat16;
   std::vector<uint8_t> codes(static_cast<size_t>(cols));
   std::vector<GroupScale> scales(static_cast<size_t>(groups));
   std::vector<uint32_t> words(static_cast<size_t>(cols / kCodesInWord));
@@ -49,9 +48,8 @@ void round_rows(const RoundedMatrix& matrix, RoundedFormat format, int64_t cols,
     matrix.read_codes(row, 0, cols, codes.data());
     matrix.read_scales(row, 0, groups, scales.data());
     for (int64_t group = 0; group < groups; ++group) {
-      const float scale = scales[static_cast<size_t>(group)].scale;
-      const uint16_t bits = is_half ? float_to_half(scale) : to_bfloat16(scale).bits;
-      std::memcpy(&parts[1][static_cast<size_t>((row * groups + group) * 2)], &bits, 2);
+      write_scale(layout.scales, scales[static_cast<size_t>(group)].scale,
+                  &parts[1][static_cast<size_t>((row * groups + group) * 2)]);
     }
     if (format != RoundedFormat::kInt4) {
       std::memcpy(&parts[0][static_cast<size_t>(row * cols)], codes.data(), codes.size());

@@ -91,7 +91,7 @@ void expect_same_codes(const StoredTensor& written, const StoredTensor& numbers,
   const CodeFormat* codes = written.decoder->code_format();
   ASSERT_NE(codes, nullptr);
   EXPECT_EQ(codes->layout, rounded.code_format()->layout);
-  EXPECT_EQ(codes->scale_dtype, rounded.code_format()->scale_dtype);
+  EXPECT_EQ(codes->scales, rounded.code_format()->scales);
   EXPECT_EQ(codes->group_columns, rounded.code_format()->group_columns);
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<uint8_t> a(static_cast<size_t>(cols)), b(a);

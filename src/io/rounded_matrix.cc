@@ -96,7 +96,7 @@ RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFo
              .code_bits = is_int4 ? 4 : 8,
              .values = values_of(format),
              .group_columns = is_fp8 ? numbers.cols : kGroup,
-             .scale_dtype = is_half ? DType::kFloat16 : DType::kBFloat16,
+             .scales = is_half ? ScaleKind::kFloat16 : ScaleKind::kBFloat16,
              .offset = is_int4 ? CodeFormat::Offset::kZero : CodeFormat::Offset::kNone};
   const int64_t steps_of_row = is_fp8 ? 1 : is_int4 ? numbers.cols / kGroup : 0;
   known_ = std::vector<std::atomic<uint32_t>>(static_cast<size_t>(numbers.rows * steps_of_row));
@@ -104,7 +104,7 @@ RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFo
 
 float RoundedMatrix::to_scale(float number) const {
   if (number < 0x1p-120f) return 0;  // a float32 must hold its reciprocal
-  if (layout_.scale_dtype == DType::kBFloat16) return to_float(to_bfloat16(number));
+  if (layout_.scales == ScaleKind::kBFloat16) return to_float(to_bfloat16(number));
   return half_to_float(float_to_half(std::min(number, kLargestHalf)));
 }
 

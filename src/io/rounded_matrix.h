@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/matrix_decoder.h"
 
 namespace nanovllm {

@@ -146,14 +146,14 @@ TEST(RoundedMatrix, FourBitsAreAsNearAsQ4_1) {
 TEST(RoundedMatrix, ScalesHaveTheTypeThatTheNumbersHave) {
   const uint16_t halves[32] = {0x3c00};  // 1
   const RoundedMatrix of_half("m", {halves, DType::kFloat16, nullptr, 1, 32}, RoundedFormat::kInt8);
-  EXPECT_EQ(of_half.code_format()->scale_dtype, DType::kFloat16);
+  EXPECT_EQ(of_half.code_format()->scales, ScaleKind::kFloat16);
   GroupScale scale;
   of_half.read_scales(0, 0, 1, &scale);
   EXPECT_EQ(scale.scale, 0x1.02p-7f);  // the float16 next to 1/127
   const BFloat16 numbers[32] = {to_bfloat16(1)};
   const RoundedMatrix matrix("m", {numbers, DType::kBFloat16, nullptr, 1, 32},
                              RoundedFormat::kInt8);
-  EXPECT_EQ(matrix.code_format()->scale_dtype, DType::kBFloat16);
+  EXPECT_EQ(matrix.code_format()->scales, ScaleKind::kBFloat16);
   matrix.read_scales(0, 0, 1, &scale);
   EXPECT_EQ(scale.scale, to_float(to_bfloat16(1.0f / 127)));
 }

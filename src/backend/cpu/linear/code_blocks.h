@@ -2,26 +2,16 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "backend/cpu/linear/code_panels.h"
 #include "backend/cpu/linear/linear_pack.h"
+#include "base/code_format.h"
 
 namespace nanovllm {
 
 inline constexpr int kUnitVectors = 16;
 inline constexpr int kVectorWords = 32;
-
-// The magnitudes of float8 with 4 bits of exponent and 3 of mantissa, without the NaN.
-inline float e4m3_magnitude(int code) {
-  const int exponent = code >> 3, mantissa = code & 7;
-  return exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
-                       : std::bit_cast<float>(static_cast<uint32_t>(exponent + 120) << 23 |
-                                              static_cast<uint32_t>(mantissa) << 20);
-}
-
-inline int64_t scale_bytes_of(ScaleKind kind) { return kind == ScaleKind::kFloat32 ? 4 : 2; }
 
 // Where a header has what belongs to a group.
 struct CodeHeader {
@@ -29,9 +19,9 @@ struct CodeHeader {
   char* at;
   int64_t group;  // of the block
 
-  char* offsets() const { return at + kPanelColumns * scale_bytes_of(shape.scales); }
+  char* offsets() const { return at + kPanelColumns * size_of(shape.scales); }
   char* codes() const {
-    const int64_t vector = kPanelColumns * scale_bytes_of(shape.scales);
+    const int64_t vector = kPanelColumns * size_of(shape.scales);
     const int64_t vectors = shape.has_offsets ? 2 : 1;
     return at + vectors * vector + group * vectors * kPanelColumns;
   }

@@ -8,7 +8,6 @@
 
 #include "backend/cpu/linear/code_blocks.h"
 #include "backend/cpu/linear/linear_pack.h"
-#include "base/check.h"
 #include "base/dtype.h"
 
 namespace nanovllm {
@@ -17,22 +16,6 @@ namespace {
 // Columns whose codes are transposed at a time. Decoders unpack whole blocks, of 256 columns at
 // most: only where a rank's share begins within a block is one unpacked twice.
 constexpr int64_t kChunkColumns = 256;
-
-bool is_int8(const CodeFormat& format) {
-  for (int code = 0; code < 256; ++code) {
-    if (format.values[code] != static_cast<float>(static_cast<int8_t>(code))) return false;
-  }
-  return true;
-}
-
-bool is_e4m3(const CodeFormat& format) {
-  constexpr int kNaN = 127;
-  for (int code = 0; code < kNaN; ++code) {
-    const float value = e4m3_magnitude(code);
-    if (format.values[code] != value || format.values[code + 128] != -value) return false;
-  }
-  return true;
-}
 
 std::optional<CodeKind> kind_of(const CodeFormat& format) {
   switch (format.code_bits) {
@@ -43,8 +26,8 @@ std::optional<CodeKind> kind_of(const CodeFormat& format) {
     case 6:
       return CodeKind::k6;
     case 8:
-      if (is_int8(format)) return CodeKind::kInt8;
-      if (is_e4m3(format)) return CodeKind::kE4M3;
+      if (are_int8(format)) return CodeKind::kInt8;
+      if (are_e4m3(format)) return CodeKind::kE4M3;
       break;
     default:
       break;
@@ -69,17 +52,6 @@ int64_t unit_bytes_of(CodeKind kind) {
   return 1024;
 }
 
-ScaleKind scale_kind_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return ScaleKind::kFloat16;
-    case DType::kBFloat16:
-      return ScaleKind::kBFloat16;
-    default:
-      return ScaleKind::kFloat32;
-  }
-}
-
 // Of a group, or of a scale of 16 bits, in the part: a rank's share may begin within one of the
 // file's, and has it as several then.
 int64_t columns_in_part(const HostMatrix& piece, int64_t columns) {
@@ -87,7 +59,7 @@ int64_t columns_in_part(const HostMatrix& piece, int64_t columns) {
 }
 
 void set_sizes(CodePanels& shape) {
-  const int64_t vector = kPanelColumns * scale_bytes_of(shape.scales);
+  const int64_t vector = kPanelColumns * size_of(shape.scales);
   const int64_t offsets = shape.has_offsets ? 2 : 1;
   shape.header_bytes = offsets * vector;
   if (shape.is_super) {
@@ -165,22 +137,12 @@ void read_chunk(const LinearKernels& kernels, const PanelRows& rows, int64_t fir
   kernels.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, out, kPanelColumns, false);
 }
 
-void put_scale(ScaleKind kind, char* vector, int column, float value) {
-  if (kind == ScaleKind::kFloat32) {
-    std::memcpy(vector + column * 4, &value, 4);
-    return;
-  }
-  const bool is_half = kind == ScaleKind::kFloat16;
-  const uint16_t bits = is_half ? float_to_half(value) : to_bfloat16(value).bits;
-  NANOVLLM_CHECK((is_half ? half_to_float(bits) : to_float(BFloat16{bits})) == value);
-  std::memcpy(vector + column * 2, &bits, 2);
-}
-
 void put(const CodeHeader& header, int column, const GroupScale& scale) {
   const CodePanels& shape = header.shape;
   if (header.group == 0) {
-    put_scale(shape.scales, header.at, column, scale.scale);
-    if (shape.has_offsets) put_scale(shape.scales, header.offsets(), column, scale.offset);
+    const int64_t at = int64_t{column} * size_of(shape.scales);
+    write_scale(shape.scales, scale.scale, header.at + at);
+    if (shape.has_offsets) write_scale(shape.scales, scale.offset, header.offsets() + at);
   }
   if (!shape.is_super) return;
   header.codes()[column] = static_cast<char>(scale.scale_code);
@@ -203,7 +165,7 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
   if (!is_one_group && group_columns % kCodeUnitColumns != 0) return std::nullopt;
   CodePanels shape = {};
   shape.kind = *kind;
-  shape.scales = scale_kind_of(format.scale_dtype);
+  shape.scales = format.scales;
   shape.has_offsets = format.offset != CodeFormat::Offset::kNone;
   shape.offsets_are_zeros = format.offset == CodeFormat::Offset::kZero;
   shape.is_super = format.layout == WeightLayout::kSuper;
@@ -220,7 +182,8 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
       shape.values[i] = to_bfloat16(format.values[i & ((1 << format.code_bits) - 1)]).bits;
     }
   } else {
-    for (int i = 0; i < 64; ++i) shape.values[i] = to_bfloat16(e4m3_magnitude(i)).bits;
+    for (int i = 0; i < 64; ++i)
+      shape.values[i] = to_bfloat16(e4m3_to_float(static_cast<uint8_t>(i))).bits;
   }
   return shape;
 }

@@ -24,6 +24,8 @@
 
 #include <cstdint>
 
+#include "base/scale_kind.h"
+
 namespace nanovllm {
 
 enum class CodeKind {
@@ -34,7 +36,6 @@ enum class CodeKind {
   kE4M3,  // float8 with 4 bits of exponent
   kBFloat16
 };
-enum class ScaleKind { kFloat16, kBFloat16, kFloat32 };
 
 inline constexpr int kCodeUnitColumns = 16;
 inline constexpr int kCodeUnitSteps = 8;

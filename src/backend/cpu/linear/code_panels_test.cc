@@ -155,9 +155,9 @@ TEST_P(CodePanelsTest, TheTypeThatHoldsScalesChangesNoBit) {
     for (const DType act : {kBf16, kF32}) {
       for (const int64_t rows : {1, 5, 40}) {
         std::vector<std::vector<float>> results;
-        for (const DType scales : {kF16, kBf16, kF32}) {
+        for (const ScaleKind scales : {kFloat16, kBFloat16, kFloat32}) {
           CodeFormat same = format;
-          same.scale_dtype = scales;
+          same.scales = scales;
           const RandomDecoder decoder(same, kColumns, kDepth);
           const HostMatrix matrix = decoder.matrix();
           CpuBackend cpu({2, GetParam()});

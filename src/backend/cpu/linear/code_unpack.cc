@@ -51,33 +51,21 @@ uint16_t value_of(const CodePanels& shape, unsigned code) {
       return shape.values[code];
     case CodeKind::kInt8:
       return to_bfloat16(static_cast<float>(static_cast<int8_t>(code))).bits;
-    case CodeKind::kE4M3: {
-      const float magnitude = e4m3_magnitude(static_cast<int>(code & 127));
-      return to_bfloat16(code > 127 ? -magnitude : magnitude).bits;
-    }
+    case CodeKind::kE4M3:
+      return to_bfloat16(e4m3_to_float(static_cast<uint8_t>(code))).bits;
     case CodeKind::kBFloat16:
       break;
   }
   return static_cast<uint16_t>(code);
 }
 
-float scale_at(ScaleKind kind, const char* vector, int column) {
-  if (kind == ScaleKind::kFloat32) {
-    float value;
-    std::memcpy(&value, vector + column * 4, 4);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, vector + column * 2, 2);
-  return kind == ScaleKind::kFloat16 ? half_to_float(bits) : to_float(BFloat16{bits});
-}
-
 // An element is scale v + offset or, where offsets are zeros, scale (v - offset).
 GroupScale scale_of(const CodeHeader& header, int column) {
   const CodePanels& shape = header.shape;
   GroupScale got;
-  got.scale = scale_at(shape.scales, header.at, column);
-  if (shape.has_offsets) got.offset = scale_at(shape.scales, header.offsets(), column);
+  const int64_t at = int64_t{column} * size_of(shape.scales);
+  got.scale = read_scale(shape.scales, header.at + at);
+  if (shape.has_offsets) got.offset = read_scale(shape.scales, header.offsets() + at);
   if (shape.is_super) {
     got.scale *= static_cast<float>(static_cast<signed char>(header.codes()[column]));
     got.offset *= -static_cast<float>(

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <vector>
 
 #include "backend/cpu/linear/linear_pack.h"
 #include "base/code_format_testing.h"
+#include "base/dtype.h"
 #include "ops/host_matrix.h"
 
 namespace nanovllm {
@@ -18,7 +18,8 @@ namespace nanovllm {
 using Offset = CodeFormat::Offset;
 constexpr WeightLayout kGroup = WeightLayout::kGroup, kByte = WeightLayout::kByte,
                        kSuper = WeightLayout::kSuper;
-constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16, kF16 = DType::kFloat16;
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16;
+using enum ScaleKind;
 constexpr int64_t kAll = int64_t{1} << 20;
 
 inline std::vector<float> whole_numbers(int bits, int first) {
@@ -35,14 +36,7 @@ inline std::vector<float> signed_bytes() {
 
 inline std::vector<float> e4m3() {
   std::vector<float> values;
-  for (int i = 0; i < 256; ++i) {
-    const int exponent = i >> 3 & 15, mantissa = i & 7;
-    const float magnitude = exponent == 0
-                                ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    values.push_back(i > 127 ? -magnitude : magnitude);
-  }
-  values[127] = values[255] = std::numeric_limits<float>::quiet_NaN();
+  for (int i = 0; i < 256; ++i) values.push_back(e4m3_to_float(static_cast<uint8_t>(i)));
   return values;
 }
 
@@ -59,22 +53,22 @@ struct NamedFormat {
 };
 inline const NamedFormat kFormats[] = {
     {"Q4_0", {kGroup, 4, kSignedNibbles.data(), 32}},
-    {"Q4_1", {kGroup, 4, kNibbles.data(), 32, 0, kF16, Offset::kMinimum}},
+    {"Q4_1", {kGroup, 4, kNibbles.data(), 32, 0, kFloat16, Offset::kMinimum}},
     {"Q5_0", {kGroup, 5, kFives.data(), 32}},
-    {"Q5_1", {kGroup, 5, kFives.data(), 32, 0, kF16, Offset::kMinimum}},
+    {"Q5_1", {kGroup, 5, kFives.data(), 32, 0, kFloat16, Offset::kMinimum}},
     {"IQ4_NL", {kGroup, 4, kTable.data(), 32}},
-    {"MXFP4", {kGroup, 4, kTable.data(), 32, 0, kBf16}},
-    {"NVFP4", {kGroup, 4, kTable.data(), 16, 0, kBf16, Offset::kNone, 3, true}},
-    {"AWQ", {kGroup, 4, kNibbles.data(), 128, 0, kF16, Offset::kZero}},
-    {"Int4", {kGroup, 4, kSignedNibbles.data(), 64, 0, kBf16, Offset::kNone, 1.5f}},
+    {"MXFP4", {kGroup, 4, kTable.data(), 32, 0, kBFloat16}},
+    {"NVFP4", {kGroup, 4, kTable.data(), 16, 0, kBFloat16, Offset::kNone, 3, true}},
+    {"AWQ", {kGroup, 4, kNibbles.data(), 128, 0, kFloat16, Offset::kZero}},
+    {"Int4", {kGroup, 4, kSignedNibbles.data(), 64, 0, kBFloat16, Offset::kNone, 1.5f}},
     {"Q8_0", {kByte, 8, kBytes.data(), 32}},
-    {"Int8WithZero", {kByte, 8, kBytes.data(), 128, 0, kBf16, Offset::kZero}},
-    {"FP8OfColumns", {kByte, 8, kE4M3.data(), kAll, 0, kF32}},
-    {"FP8OfTiles", {kByte, 8, kE4M3.data(), 128, 0, kF32}},
-    {"Q2_K", {kSuper, 4, kNibbles.data(), 16, 256, kF16, Offset::kMinimum}},
+    {"Int8WithZero", {kByte, 8, kBytes.data(), 128, 0, kBFloat16, Offset::kZero}},
+    {"FP8OfColumns", {kByte, 8, kE4M3.data(), kAll, 0, kFloat32}},
+    {"FP8OfTiles", {kByte, 8, kE4M3.data(), 128, 0, kFloat32}},
+    {"Q2_K", {kSuper, 4, kNibbles.data(), 16, 256, kFloat16, Offset::kMinimum}},
     {"Q3_K", {kSuper, 4, kSignedNibbles.data(), 16, 256}},
-    {"Q4_K", {kSuper, 4, kNibbles.data(), 32, 256, kF16, Offset::kMinimum}},
-    {"Q5_K", {kSuper, 5, kFives.data(), 32, 256, kF16, Offset::kMinimum}},
+    {"Q4_K", {kSuper, 4, kNibbles.data(), 32, 256, kFloat16, Offset::kMinimum}},
+    {"Q5_K", {kSuper, 5, kFives.data(), 32, 256, kFloat16, Offset::kMinimum}},
     {"Q6_K", {kSuper, 6, kSixes.data(), 16, 256}},
     {"IQ4_XS", {kSuper, 4, kTable.data(), 32, 256}},
 };

@@ -27,23 +27,9 @@ bool are_whole_numbers(const CodeFormat& format) {
   return true;
 }
 
-float e4m3_value(int code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return code > 127 ? -magnitude : magnitude;
-}
-
 std::optional<CodeKind> kind_of_bytes(const CodeFormat& format) {
-  bool is_int8 = true, is_e4m3 = true;
-  for (int code = 0; code < 256; ++code) {
-    const bool is_nan = (code & 127) == 127;  // of E4M3; no file has it
-    is_int8 = is_int8 && format.values[code] == static_cast<float>(static_cast<int8_t>(code));
-    is_e4m3 = is_e4m3 && (is_nan || format.values[code] == e4m3_value(code));
-  }
-  if (is_int8) return CodeKind::kInt8;
-  if (is_e4m3) return CodeKind::kE4M3;
+  if (are_int8(format)) return CodeKind::kInt8;
+  if (are_e4m3(format)) return CodeKind::kE4M3;
   return std::nullopt;
 }
 
@@ -54,17 +40,6 @@ std::optional<CodeKind> code_kind_of(const CodeFormat& format) {
   if (format.code_bits == 5 && is_whole) return CodeKind::k5;
   if (format.code_bits == 6 && is_whole) return CodeKind::k6;
   return std::nullopt;
-}
-
-ScaleKind scale_kind_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return ScaleKind::kFloat16;
-    case DType::kBFloat16:
-      return ScaleKind::kBFloat16;
-    default:
-      return ScaleKind::kFloat32;
-  }
 }
 
 std::optional<OffsetKind> offset_kind_of(const CodeFormat& format, CodeKind kind) {
@@ -88,7 +63,7 @@ int header_bytes_of(const CodeShape& shape) {
   if (shape.is_row_scaled) return 0;
   const int kinds = shape.offsets == OffsetKind::kNone ? 1 : 2;
   const int groups = kBlockColumns / shape.group_columns;
-  const int scale_bytes = shape.scales == ScaleKind::kFloat32 ? 4 : 2;
+  const int scale_bytes = size_of(shape.scales);
   const int rows = kRowPairs * kPairRows;
   if (!shape.is_super) return kinds * groups * rows * scale_bytes;
   return kinds * rows * (kBlockColumns / shape.super_columns * scale_bytes + groups);
@@ -106,7 +81,7 @@ std::optional<CodeShape> plan_piece(const HostMatrix& piece) {
   const bool is_one_group = format.group_columns >= whole;
   CodeShape shape;
   shape.kind = *kind;
-  shape.scales = scale_kind_of(format.scale_dtype);
+  shape.scales = format.scales;
   shape.offsets = *offsets;
   shape.is_super = format.layout == WeightLayout::kSuper;
   shape.is_row_scaled =

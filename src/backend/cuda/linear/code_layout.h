@@ -57,7 +57,6 @@ constexpr int unit_bytes_of(CodeKind kind) {
   }
   return 0;
 }
-enum class ScaleKind { kFloat16, kBFloat16, kFloat32 };
 // What a group's offset o is for: an element is
 enum class OffsetKind {
   kNone,         // s v

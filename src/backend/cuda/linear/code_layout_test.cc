@@ -64,7 +64,7 @@ class PartReader {
     const int in_block = col % kBlockColumns, super = in_block / shape().super_columns;
     const char* const header = block(row, col);
     const int supers = kBlockColumns / shape().super_columns;
-    const int size = shape().scales == ScaleKind::kFloat32 ? 4 : 2;
+    const int size = size_of(shape().scales);
     got.scale = number(header, super, row);
     if (has_offsets) got.offset = number(header + supers * kTileRows * size, super, row);
     if (!shape().is_super) return got;
@@ -92,14 +92,7 @@ class PartReader {
     return word;
   }
   float number(const char* at, int group, int row) const {
-    if (shape().scales == ScaleKind::kFloat32) {
-      float value;
-      std::memcpy(&value, at + place(group, row) * 4, 4);
-      return value;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, at + place(group, row) * 2, 2);
-    return shape().scales == ScaleKind::kFloat16 ? half_to_float(bits) : to_float(BFloat16{bits});
+    return read_scale(shape().scales, at + place(group, row) * size_of(shape().scales));
   }
 
   const CodePart& part_;

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "backend/cuda/linear/code_layout.h"
-#include "base/check.h"
-#include "base/dtype.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -141,15 +139,8 @@ class TilePacker {
   }
 
   char* put_number(char* at, float value) const {
-    if (shape_.scales == ScaleKind::kFloat32) {
-      std::memcpy(at, &value, 4);
-      return at + 4;
-    }
-    const bool is_half = shape_.scales == ScaleKind::kFloat16;
-    const uint16_t bits = is_half ? float_to_half(value) : to_bfloat16(value).bits;
-    NANOVLLM_CHECK((is_half ? half_to_float(bits) : to_float(BFloat16{bits})) == value);
-    std::memcpy(at, &bits, 2);
-    return at + 2;
+    write_scale(shape_.scales, value, at);
+    return at + size_of(shape_.scales);
   }
 
   // put(at, scale) of the rows r and r + 8 of each `columns` columns of a block.
