@@ -25,6 +25,19 @@ void read_floats(const HostMatrix& matrix, int64_t r, int64_t col, int64_t count
 
 }  // namespace
 
+StackedRow find_row(std::span<const HostMatrix> matrices, int64_t n) {
+  for (const HostMatrix& matrix : matrices) {
+    if (n < matrix.rows) return {&matrix, n};
+    n -= matrix.rows;
+  }
+  return {};
+}
+
+bool have_equal_codes(const HostMatrix& a, const HostMatrix& b) {
+  return a.codes != nullptr && b.codes != nullptr && *a.codes == *b.codes &&
+         a.first_col == b.first_col && a.cols == b.cols;
+}
+
 void read_elements(const HostMatrix& matrix, int64_t r, int64_t col, int64_t count, DType dtype,
                    void* out) {
   if (matrix.decoder == nullptr && matrix.dtype == dtype) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/matrix_decoder.h"
@@ -56,6 +57,16 @@ struct HostMatrix {
   }
   bool operator==(const HostMatrix&) const = default;
 };
+
+// Row n of matrices that are stacked: whose it is, and which of its rows; null behind the last.
+struct StackedRow {
+  const HostMatrix* matrix = nullptr;
+  int64_t row = 0;
+};
+StackedRow find_row(std::span<const HostMatrix> matrices, int64_t n);
+
+// Whether both are the same columns in codes of one format, so that a layout can stack them.
+bool have_equal_codes(const HostMatrix& a, const HostMatrix& b);
 
 // out[0, count) = elements [col, col + count) of row r, converted to `dtype`, float32 or bfloat16
 // (rounded to nearest even).

@@ -70,19 +70,7 @@ void set_sizes(CodePanels& shape) {
                       shape.num_units * shape.unit_bytes;
 }
 
-// Row n of the stacked pieces, null behind the last.
-struct PieceRow {
-  const HostMatrix* piece = nullptr;
-  int64_t row = 0;  // of the file
-};
-PieceRow piece_row(std::span<const HostMatrix> pieces, int64_t n) {
-  for (const HostMatrix& piece : pieces) {
-    if (n < piece.rows) return {&piece, piece.file_row(n)};
-    n -= piece.rows;
-  }
-  return {};
-}
-using PanelRows = std::array<PieceRow, kPanelColumns>;
+using PanelRows = std::array<StackedRow, kPanelColumns>;
 
 // Codes of 4 bits of four vectors in one, and so on; see code_panels.h.
 void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[kVectorWords]) {
@@ -130,7 +118,9 @@ void read_chunk(const LinearKernels& kernels, const PanelRows& rows, int64_t fir
   for (int r = 0; r < kPanelColumns; ++r) {
     uint8_t codes[kChunkColumns] = {};
     const auto& [piece, row] = rows[r];
-    if (piece != nullptr) piece->decoder->read_codes(row, piece->first_col + first, count, codes);
+    if (piece != nullptr) {
+      piece->decoder->read_codes(piece->file_row(row), piece->first_col + first, count, codes);
+    }
     for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i];
     pointers[r] = staged[r];
   }
@@ -188,16 +178,11 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
   return shape;
 }
 
-bool have_equal_codes(const HostMatrix& a, const HostMatrix& b) {
-  return a.codes != nullptr && b.codes != nullptr && *a.codes == *b.codes &&
-         a.first_col == b.first_col && a.cols == b.cols;
-}
-
 void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
                      std::span<const HostMatrix> pieces, int64_t panel, char* out) {
   const int64_t columns = pieces[0].cols;
   PanelRows rows;
-  for (int i = 0; i < kPanelColumns; ++i) rows[i] = piece_row(pieces, panel * kPanelColumns + i);
+  for (int i = 0; i < kPanelColumns; ++i) rows[i] = find_row(pieces, panel * kPanelColumns + i);
 
   // Of the file's groups that the part has a share of.
   const int64_t group_columns = pieces[0].codes->group_columns, first_col = pieces[0].first_col;
@@ -207,7 +192,8 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
   for (int i = 0; i < kPanelColumns; ++i) {
     const auto& [piece, row] = rows[i];
     if (piece == nullptr) continue;
-    piece->decoder->read_scales(row, first_group, num_groups, &scales[i * num_groups]);
+    piece->decoder->read_scales(piece->file_row(row), first_group, num_groups,
+                                &scales[i * num_groups]);
   }
 
   alignas(64) uint16_t chunk[kChunkColumns / kCodeUnitColumns][kUnitVectors][kVectorWords];

@@ -17,9 +17,6 @@ namespace nanovllm {
 // numbers.
 std::optional<CodePanels> plan_code_panels(const HostMatrix& piece);
 
-// Whether two matrices can be packed into one part.
-bool have_equal_codes(const HostMatrix& a, const HostMatrix& b);
-
 // Panel `panel` of the stacked rows of matrices whose formats are equal; `out` is aligned to 64
 // bytes.
 void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,

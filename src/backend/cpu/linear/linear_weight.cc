@@ -16,14 +16,10 @@ namespace {
 
 // Row n of the stacked pieces, or a null row behind the last.
 SourceRow row_of(std::span<const HostMatrix> pieces, int64_t n) {
-  for (const HostMatrix& piece : pieces) {
-    if (n < piece.rows) {
-      if (piece.decoder != nullptr) return {.coded = &piece, .row = n};
-      return {piece.row_data(n), piece.dtype};
-    }
-    n -= piece.rows;
-  }
-  return {};
+  const auto [piece, row] = find_row(pieces, n);
+  if (piece == nullptr) return {};
+  if (piece->decoder != nullptr) return {.coded = piece, .row = row};
+  return {piece->row_data(row), piece->dtype};
 }
 
 // Packs the stacked rows of a weight, a panel at a time.

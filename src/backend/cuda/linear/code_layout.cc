@@ -121,11 +121,6 @@ std::optional<CodeShape> plan_piece(const HostMatrix& piece) {
   return shape;
 }
 
-bool are_alike(const HostMatrix& a, const HostMatrix& b) {
-  return a.codes != nullptr && b.codes != nullptr && *a.codes == *b.codes &&
-         a.first_col == b.first_col && a.cols == b.cols;
-}
-
 void set_rows(CodeShape& shape, int64_t rows) {
   shape.out_features = static_cast<int>(rows);
   shape.num_tiles = static_cast<int>(blocks_in(rows, kTileRows));
@@ -143,7 +138,7 @@ std::vector<CodePart> plan_code_parts(std::span<const HostMatrix> pieces, DType 
     if (!shape) return {};
     size_t count = 1;
     int64_t rows = pieces[0].rows;
-    for (; count < pieces.size() && are_alike(pieces[0], pieces[count]); ++count) {
+    for (; count < pieces.size() && have_equal_codes(pieces[0], pieces[count]); ++count) {
       rows += pieces[count].rows;
     }
     parts.push_back({*shape, pieces.first(count)});

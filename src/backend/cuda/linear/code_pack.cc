@@ -3,7 +3,6 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "backend/cuda/linear/code_layout.h"
 
@@ -81,34 +80,33 @@ class TilePacker {
   // The rows' scales, [kTileRows].
   void pack_row_scales(int64_t tile, float* out) {
     for (int row = 0; row < kTileRows; ++row) {
-      const auto [piece, of_file] = row_of(tile * kTileRows + row);
+      const auto [piece, in_piece] = row_of(tile * kTileRows + row);
       GroupScale scale;
-      if (piece != nullptr) piece->decoder->read_scales(of_file, first_group_, 1, &scale);
+      if (piece != nullptr) {
+        piece->decoder->read_scales(piece->file_row(in_piece), first_group_, 1, &scale);
+      }
       out[row] = scale.scale;
     }
   }
 
  private:
-  // Row n of the stacked pieces; null behind the last.
-  std::pair<const HostMatrix*, int64_t> row_of(int64_t n) const {
+  // Row n of the tiles.
+  StackedRow row_of(int64_t n) const {
     if (const int64_t rows = shape_.gated_rows; rows > 0) {
       const int64_t in_weight = n % rows, in_tile = in_weight % kTileRows;
       const int64_t output = in_weight / kTileRows * 8 + in_tile % 8;
       n += output + (in_tile < 8 ? 0 : rows / 2) - in_weight;
     }
-    for (const HostMatrix& piece : part_.pieces) {
-      if (n < piece.rows) return {&piece, piece.file_row(n)};
-      n -= piece.rows;
-    }
-    return {nullptr, 0};
+    return find_row(part_.pieces, n);
   }
 
   void read(int64_t tile) {
     std::ranges::fill(codes_, uint8_t{0});
     std::ranges::fill(scales_, GroupScale{});
     for (int row = 0; row < kTileRows; ++row) {
-      const auto [piece, of_file] = row_of(tile * kTileRows + row);
+      const auto [piece, in_piece] = row_of(tile * kTileRows + row);
       if (piece == nullptr) continue;
+      const int64_t of_file = piece->file_row(in_piece);
       piece->decoder->read_codes(of_file, piece->first_col, shape_.in_features,
                                  &codes_[static_cast<size_t>(row * columns_)]);
       piece->decoder->read_scales(of_file, first_group_, num_groups_,
