@@ -239,6 +239,16 @@ std::vector<int> random_windows(uint32_t seed) {
   return windows;
 }
 
+// In half of the runs: of as many sequences as may run, or fewer, in chunks that are shorter or
+// longer than blocks.
+StatePoolSize random_states(uint32_t seed, int max_num_seqs) {
+  Workload random(seed);
+  if (random.one_in(2)) return {};
+  const int num_logs = 1 + random.pick(max_num_seqs);
+  const int num_kept = random.one_in(2) ? 0 : random.pick(20);
+  return {.num_slots = 2 * num_logs + num_kept, .num_logs = num_logs, .chunk = 2 + random.pick(8)};
+}
+
 // prefix caching, tokens a step, blocks (if one group sees everything), sequences a step, pipeline
 // depth, drafts
 using Setup = std::tuple<bool, int, int, int, int, DraftKind>;
@@ -258,6 +268,9 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     Workload workload(seed), priorities(seed);
     Workload drafting(seed);
     const std::vector<int> windows = random_windows(seed + num_blocks + max_num_batched_tokens);
+    const StatePoolSize states = drafts == DraftKind::kNone
+                                     ? random_states(seed + num_blocks + max_num_seqs, max_num_seqs)
+                                     : StatePoolSize{};
     std::map<uint64_t, Tracked> requests;
     std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
     if (drafts != DraftKind::kNone) {
@@ -278,6 +291,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .max_step_seconds = seed % 2 == 0 ? 0.0 : 20.0,
                                           .step_cost = {.per_token = 1, .per_pair = 0.01},
                                           .kv_windows = windows,
+                                          .states = states,
                                           .drafter = drafter},
                                          one_letter_tokens());
     engine.runner->gives_any_number = drafts == DraftKind::kAnyNumber;

@@ -1,5 +1,6 @@
 // A runner for tests: a "model" whose next token is a hash of everything before it, read from where
-// the block table leads. Any mix-up of blocks, positions or tokens changes what it generates.
+// the block table, the state and the log lead. Any mix-up of them, of positions or of tokens
+// changes what it generates.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "base/check.h"
 #include "base/progress.h"
 #include "engine/engine_core.h"
+#include "engine/fake_states.h"
 #include "engine/trace.h"
 #include "runner/runner.h"
 
@@ -93,18 +95,20 @@ class FakeModel {
 class FakeRunner : public Runner {
  public:
   // depth: steps that may be submitted ahead of the one that runs. windows: of the groups, each of
-  // which has the KV in blocks of its own; see kv_blocks_for.
+  // which has the KV in blocks of its own; see kv_blocks_for. states: {} = no recurrent layers.
   FakeRunner(int num_blocks, int block_size, int vocab_size, int depth,
-             std::vector<int> windows = {0})
+             std::vector<int> windows = {0}, StatePoolSize states = {})
       : num_blocks_(num_blocks),
         block_size_(block_size),
         vocab_size_(vocab_size),
         depth_(depth),
         windows_(std::move(windows)),
+        states_(states),
         kv_(static_cast<size_t>(num_blocks) * block_size) {}
 
   int num_kvcache_blocks() const override { return num_blocks_; }
   std::span<const int> kv_windows() const override { return windows_; }
+  StatePoolSize state_pool() const override { return states_.size(); }
   int max_in_flight() const override { return depth_ + 1; }
   StepCost step_cost() const override { return cost; }
 
@@ -257,15 +261,19 @@ class FakeRunner : public Runner {
     }
     const auto num_rows = static_cast<int>(s.block_table.size() / windows_.size());
     NANOVLLM_CHECK(num_rows * block_size_ >= end);
+    std::vector<int32_t> ids;
+    for (int p = 0; p < end; ++p) {
+      ids.push_back(p < num_known       ? s.token_ids[p]
+                    : pending_from >= 0 ? std::max(last_draws_.at(pending_from), 0)
+                                        : drafts[p - num_known]);
+      NANOVLLM_CHECK(ids[p] >= 0 && ids[p] < vocab_size_);
+    }
+    const uint64_t mistake = states_.compute(s.states, ids, s.num_new_tokens);
     uint64_t context = 0, known_context = 0;
     for (int p = 0; p < end; ++p) {
-      const int32_t id = p < num_known       ? s.token_ids[p]
-                         : pending_from >= 0 ? std::max(last_draws_.at(pending_from), 0)
-                                             : drafts[p - num_known];
-      NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
-      const uint64_t value = FakeModel::kv(id, p, context);
+      const uint64_t value = FakeModel::kv(ids[p], p, context);
       if (p >= s.num_computed_tokens && p >= s.kv_write_begin) store(s, p, value);
-      context = FakeModel::fold(context, load(s, p, value));
+      context = FakeModel::fold(context, load(s, p, value) ^ mistake);
       if (p < end - std::ssize(drafts)) known_context = context;
       if (p >= s.num_computed_tokens && p + 1 >= s.prompt_logprobs_begin &&
           p + 1 < s.prompt_logprobs_end) {
@@ -318,7 +326,8 @@ class FakeRunner : public Runner {
   const int block_size_;
   const int vocab_size_;
   const int depth_;
-  const std::vector<int> windows_;   // [groups]
+  const std::vector<int> windows_;  // [groups]
+  FakeStates states_;
   std::vector<uint64_t> kv_;         // [num_blocks, block_size]
   std::vector<int32_t> last_draws_;  // of the step submitted last
   std::optional<Undrawn> undrawn_;   // the step submitted last
@@ -342,6 +351,7 @@ struct FakeEngineOptions {
   int64_t seed = 0;
   std::string trace_file = {};
   std::vector<int> kv_windows = {0};
+  StatePoolSize states = {};
   std::function<std::vector<int32_t>(const Sequence&, int)> drafter = {};
 };
 
@@ -373,7 +383,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.drafter = options.drafter;
   auto runner =
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
-                                   options.pipeline_depth, options.kv_windows);
+                                   options.pipeline_depth, options.kv_windows, options.states);
   runner->cost = options.step_cost;
   FakeEngine engine;
   engine.runner = runner.get();

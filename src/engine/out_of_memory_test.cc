@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -89,11 +90,12 @@ TEST(TraceOutOfMemory, EndsAloneAndStaysValid) {
 // a fifth is discarded.
 class ScarceRun {
  public:
-  ScarceRun(int depth, Scarcity& scarcity)
+  ScarceRun(int depth, StatePoolSize states, Scarcity& scarcity)
       : engine_(make_fake_engine({.num_blocks = 12,
                                   .max_num_batched_tokens = 8,
                                   .pipeline_depth = depth,
-                                  .eos_token_ids = {7}},
+                                  .eos_token_ids = {7},
+                                  .states = states},
                                  words())),
         scarcity_(scarcity) {
     SamplingParams delta = greedy(6), three = random(5, 3), last_only = random(6, 9);
@@ -162,18 +164,28 @@ class ScarceRun {
   Scarcity& scarcity_;
 };
 
-class OutOfMemory : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(PipelineDepth, OutOfMemory, ::testing::Values(0, 1));
+class OutOfMemory : public ::testing::TestWithParam<std::tuple<int, StatePoolSize>> {};
+INSTANTIATE_TEST_SUITE_P(
+    DepthAndStates, OutOfMemory,
+    ::testing::Combine(::testing::Values(0, 1),
+                       ::testing::Values(StatePoolSize{},
+                                         StatePoolSize{
+                                             .num_slots = 10, .num_logs = 3, .chunk = 2})),
+    [](const auto& test) {
+      return std::string(std::get<1>(test.param).num_slots > 0 ? "States" : "NoStates") +
+             std::to_string(std::get<0>(test.param));
+    });
 
 TEST_P(OutOfMemory, CostsAtMostTheRequestThatFoundNone) {
   Scarcity none(1 << 30);
-  const auto expected = ScarceRun(GetParam(), none).completions;
+  const auto [depth, states] = GetParam();
+  const auto expected = ScarceRun(depth, states, none).completions;
   bool has_failed = true;
   int64_t n = 0;
   for (; has_failed && !HasFailure(); ++n) {
     SCOPED_TRACE("allocation " + std::to_string(n));
     Scarcity scarcity(n);
-    const ScarceRun run(GetParam(), scarcity);
+    const ScarceRun run(depth, states, scarcity);
     has_failed = scarcity.has_failed();
     EXPECT_LE(run.num_errors, has_failed ? 1 : 0);
     std::set<uint64_t> victims;
