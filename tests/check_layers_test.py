@@ -64,7 +64,7 @@ class CheckLayers(unittest.TestCase):
                                  f'src/{cuda}/{room}/a.cu: this room must not include what lies outside of {cuda}: "{other}"')
                 self.assertEqual(self.offences(f"src/{cuda}/{room}/a_test.cc", other), "")
             self.assertEqual(self.offences(f"src/{cuda}/{room}/a.cu", "ops/backend.h"), "")
-        self.assertEqual(self.offences(f"src/{cuda}/backend/a.cc", "backend/cpu/resource_limits.h"), "")
+        self.assertEqual(self.offences(f"src/{cuda}/backend/a.cc", "backend/cpu/host_memory.h"), "")
         self.assertEqual(self.offences(f"src/{cuda}/layer/a_test.cc", f"{cuda}/backend/b.h"), "")
         self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/a.cc", "base/check.h"))
         self.assertIn("in no room of backend/cuda", self.offences(f"src/{cuda}/new/a.cc", "base/check.h"))

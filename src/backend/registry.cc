@@ -4,9 +4,9 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/peers/cpu_communicator.h"
-#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "base/resource_limits.h"
 #include "base/signals.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/backend/cuda_backend.h"

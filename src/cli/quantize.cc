@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "base/message.h"
+#include "base/resource_limits.h"
 #include "cli/commands.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
@@ -39,12 +39,11 @@ RoundedFolder write_folder(const QuantizeOptions& options) {
     print_message("\r\x1b[K{}{}", with_bar(options.out, share, fmt::format("{}%", percent)),
                   done == total ? "\n" : "");
   };
-  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const InterruptGuard guard;
   try {
-    return write_rounded_folder(options.model.path, options.out,
-                                *parse_rounded_format(options.format),
-                                options.num_threads > 0 ? options.num_threads : cpus, show);
+    return write_rounded_folder(
+        options.model.path, options.out, *parse_rounded_format(options.format),
+        options.num_threads > 0 ? options.num_threads : usable_cpus(), show);
   } catch (const Interrupted&) {
     if (shows_progress) print_message("\n");
     throw;
@@ -85,7 +84,8 @@ Command add_quantize(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"int8", "int4", "fp8"}))
       ->option_text("NAME");
-  app.add_option("--num-threads", options->num_threads, "CPU threads; 0 = as many as there are")
+  app.add_option("--num-threads", options->num_threads,
+                 "CPU threads; 0 = as many as affinity and cgroup limits allow")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
   app.add_flag("-q,--quiet", options->quiet, "no progress display");

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "base/resource_limits.h"
 #include "ops/forward_batch.h"
 #include "ops/host_matrix.h"
 #include "ops/layer_spec.h"
@@ -41,15 +42,6 @@ class Buffer {
  protected:
   void* data_ = nullptr;
   size_t bytes_ = 0;
-};
-
-struct MemoryInfo {
-  // What this process may still take, under all limits.
-  int64_t free_bytes = 0;
-  int64_t total_bytes = 0;
-  // The limit that leaves less than the machine has, to be appended to a message: " (ulimit -v)".
-  // Empty = none does.
-  std::string limit = {};
 };
 
 // The embeddings of a vocabulary. Backends that read host memory read the checkpoint's own memory;

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "backend/cpu/host_memory.h"
-#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/resource_limits.h"
 
 namespace nanovllm {
 

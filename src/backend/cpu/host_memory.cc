@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "base/resource_limits.h"
 
 namespace nanovllm {
 namespace {

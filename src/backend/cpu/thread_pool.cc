@@ -5,9 +5,9 @@
 #include <system_error>
 #include <utility>
 
-#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #include "base/process_limits.h"
+#include "base/resource_limits.h"
 #include "base/signals.h"
 
 namespace nanovllm {

@@ -10,8 +10,8 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/layer/rows.h"
-#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/resource_limits.h"
 
 namespace nanovllm {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "backend/cpu/resource_limits.h"
 #include "backend/cuda/backend/cuda_backend.h"
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/peers/peer_kernels.h"
 #include "backend/cuda/peers/peer_plan.h"
 #include "base/check.h"
+#include "base/resource_limits.h"
 
 namespace nanovllm {
 

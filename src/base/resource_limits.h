@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/backend.h"
-
 namespace nanovllm {
 
 // Limits found in control groups (versions 1 and 2, the process's own group and all above it).
@@ -22,6 +20,15 @@ CgroupLimits read_cgroup_limits(const std::string& root = "/");
 // Cores this process may keep busy: the affinity mask, cut to the control groups' CPU limit rounded
 // up; at least 1.
 int usable_cpus();
+
+struct MemoryInfo {
+  // What this process may still take, under all limits.
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+  // The limit that leaves less than the machine has, to be appended to a message: " (ulimit -v)".
+  // Empty = none does.
+  std::string limit = {};
+};
 
 // Memory this process may have and still take: the least of what /proc/meminfo, control groups and
 // the process's own limits (ulimit -v and -d) leave; `limit` names the group or the latter.

@@ -1,4 +1,4 @@
-#include "backend/cpu/resource_limits.h"
+#include "base/resource_limits.h"
 
 #include <fmt/format.h>
 #include <sched.h>

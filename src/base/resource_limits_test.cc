@@ -1,4 +1,4 @@
-#include "backend/cpu/resource_limits.h"
+#include "base/resource_limits.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
