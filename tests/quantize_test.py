@@ -85,7 +85,7 @@ class Quantize(CliTest):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
             self.assertIn(words, result.stderr)
-        for args in ([MODEL, self.path("c"), "--format", "int3"], [MODEL, "--format", "int4"], [MODEL, self.path("c"), "--num-threads", "-1"]):
+        for args in ([MODEL, self.path("c"), "--format", "int3"], [MODEL, "--format", "int4"], [MODEL, self.path("c"), "--num-threads", "-1"], [MODEL, self.path("c"), "--num-threads", "1025"]):
             self.assertEqual(run("quantize", *args).returncode, 2)
         result = run("generate", out, "-p", "x", "--quantization", "int8", *SMALL)
         self.assertIn("is quantised already, to INT4: leave quantization out", result.stderr)
@@ -105,17 +105,29 @@ class Quantize(CliTest):
         for how in (signal.SIGINT, signal.SIGTERM):
             for make in (lambda: None, out.mkdir):  # a folder that was there stays, and the next one takes it
                 make()
-                was_there = out.exists()
-                process = subprocess.Popen([BINARY, "quantize", model, out, "--format", "int4", "--num-threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                deadline = time.monotonic() + 300
-                while time.monotonic() < deadline and not list(out.glob("*.tmp")):
-                    time.sleep(0.001)
-                process.send_signal(how)
-                said, error = process.communicate(timeout=300)
-                self.assertEqual((process.returncode, said, error), (130, "", f"nanovllm: interrupted; {out} is as it was before\n"))
-                self.assertEqual(out.exists(), was_there)
-                if was_there:
-                    out.rmdir()  # which fails if anything is in it
+                self.interrupt(how, model, out, "model.safetensors.*.tmp")
+
+    def test_ctrl_c_ends_copying_too(self):
+        model, out = self.path("model"), self.path("out")
+        model.mkdir()
+        shutil.copy(pathlib.Path(MODEL) / "config.json", model)
+        write_tensors(model, {"model.layers.0.mlp.up_proj.weight": ("BF16", [8, 32], bytes(512))})
+        with open(model / "notes.txt", "wb") as notes:
+            notes.truncate(1 << 33)  # without a block on the disk; the copy has those of what was copied
+        self.interrupt(signal.SIGINT, model, out, "notes.txt.*.tmp")
+
+    def interrupt(self, how, model, out, once_there):
+        was_there = out.exists()
+        process = subprocess.Popen([BINARY, "quantize", model, out, "--format", "int4", "--num-threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline and not list(out.glob(once_there)):
+            time.sleep(0.001)
+        process.send_signal(how)
+        said, error = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, said, error), (130, "", f"nanovllm: interrupted; {out} is as it was before\n"))
+        self.assertEqual(out.exists(), was_there)
+        if was_there:
+            out.rmdir()  # which fails if anything is in it
 
     def test_the_log_says_once_which_matrices_have_no_layout(self):
         out, _ = self.quantize("int4")

@@ -24,15 +24,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kBytesAtOnce = size_t{64} << 20;  // of what is copied
+constexpr size_t kBytesAtOnce = size_t{8} << 20;  // of what is copied
 
-void write_file(const std::string& path, const std::string& text) {
-  const Draft draft(path);
-  const File file(std::fopen(draft.path().c_str(), "wbe"));
-  if (file == nullptr || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
-      std::fflush(file.get()) != 0 || draft.take_place() != 0) {
-    throw_error(ErrorCode::kIo, "{}: can't be written: {}", path, std::strerror(errno));
+// A file that takes its place when it is whole. All throw Error(kIo).
+class NewFile {
+ public:
+  explicit NewFile(std::string path)
+      : path_(std::move(path)), draft_(path_), file_(std::fopen(draft_.path().c_str(), "wbe")) {
+    check(file_ != nullptr);
   }
+
+  void write(const void* data, size_t size) {
+    check(std::fwrite(data, 1, size, file_.get()) == size);
+  }
+  void take_place() { check(std::fflush(file_.get()) == 0 && draft_.take_place() == 0); }
+
+ private:
+  void check(bool is_written) const {
+    if (is_written) return;
+    throw_error(ErrorCode::kIo, "{}: can't be written: {}", path_, std::strerror(errno));
+  }
+
+  const std::string path_;
+  const Draft draft_;
+  const File file_;
+};
+
+// Tokenizer, templates, defaults; not the weights, in whatever form.
+std::vector<fs::directory_entry> other_files(const std::string& model) {
+  static const std::set<std::string> kWeights = {".safetensors", ".bin",     ".pt", ".pth",
+                                                 ".gguf",        ".msgpack", ".h5", ".onnx"};
+  std::vector<fs::directory_entry> files;
+  std::error_code error;
+  fs::directory_iterator entry(model, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    std::error_code ignored;
+    if (!entry->is_regular_file(ignored) || name == "config.json" ||
+        name.ends_with(".index.json") || kWeights.contains(entry->path().extension())) {
+      continue;
+    }
+    files.push_back(*entry);
+  }
+  if (error) throw_error(ErrorCode::kIo, "{}: can't be listed: {}", model, error.message());
+  return files;
 }
 
 // Rows [begin, end) in all parts of a matrix; begin is a multiple of kCodesInWord.
@@ -93,13 +128,8 @@ class Leftovers {
 // Tells how much was read, from any thread, one at a time.
 class ReadBytes {
  public:
-  ReadBytes(const std::vector<RoundedSource>& sources,
-            const std::function<void(int64_t, int64_t)>& on_bytes)
-      : on_bytes_(on_bytes) {
-    for (const RoundedSource& source : sources) {
-      total_ += static_cast<int64_t>(source.bytes().size());
-    }
-  }
+  ReadBytes(int64_t total, const std::function<void(int64_t, int64_t)>& on_bytes)
+      : on_bytes_(on_bytes), total_(total) {}
 
   void add(int64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -109,8 +139,9 @@ class ReadBytes {
 
  private:
   const std::function<void(int64_t, int64_t)>& on_bytes_;
+  const int64_t total_;
   std::mutex mutex_;
-  int64_t done_ = 0, total_ = 0;
+  int64_t done_ = 0;
 };
 
 std::vector<std::vector<char>> round_matrix(const RoundedSource& source, int num_threads,
@@ -142,18 +173,35 @@ std::vector<std::vector<char>> round_matrix(const RoundedSource& source, int num
 class FolderWriter {
  public:
   FolderWriter(const std::string& model, std::string out, RoundedPlan plan)
-      : model_(model), out_(std::move(out)), plan_(std::move(plan)) {}
+      : others_(other_files(model)), out_(std::move(out)), plan_(std::move(plan)) {}
 
   RoundedFolder write(int num_threads, const std::function<void(int64_t, int64_t)>& on_bytes) {
     make_folder();
-    write_weights(num_threads, on_bytes);
-    copy_others();
-    write_file(out_ + "/config.json", plan_.config.dump(2) + "\n");
+    ReadBytes read(bytes_to_read(), on_bytes);
+    write_weights(num_threads, read);
+    for (const fs::directory_entry& other : others_) copy(other.path(), read);
+    NewFile config(out_ + "/config.json");
+    const std::string text = plan_.config.dump(2) + "\n";
+    config.write(text.data(), text.size());
+    config.take_place();
     leftovers_.stay();
     return plan_.report;
   }
 
  private:
+  int64_t bytes_to_read() const {
+    int64_t bytes = 0;
+    for (const RoundedSource& source : plan_.sources) {
+      bytes += static_cast<int64_t>(source.bytes().size());
+    }
+    for (const fs::directory_entry& other : others_) {
+      std::error_code error;
+      const auto size = other.file_size(error);
+      if (!error) bytes += static_cast<int64_t>(size);
+    }
+    return bytes;
+  }
+
   void make_folder() {
     std::vector<fs::path> missing;
     std::error_code error;
@@ -185,64 +233,55 @@ class FolderWriter {
     return all + text;
   }
 
-  void write_weights(int num_threads, const std::function<void(int64_t, int64_t)>& on_bytes) {
+  void write_weights(int num_threads, ReadBytes& read) {
     const std::string path = out_ + "/model.safetensors";
-    const Draft draft(path);
-    const File file(std::fopen(draft.path().c_str(), "wbe"));
-    const auto check = [&](bool is_written) {
-      if (is_written) return;
-      throw_error(ErrorCode::kIo, "{}: can't be written: {}", path, std::strerror(errno));
-    };
-    check(file != nullptr);
-    const auto write = [&](const void* data, size_t size) {
-      check(std::fwrite(data, 1, size, file.get()) == size);
-    };
+    NewFile file(path);
     const std::string head = header();
-    write(head.data(), head.size());
-    ReadBytes read(plan_.sources, on_bytes);
+    file.write(head.data(), head.size());
     for (const RoundedSource& source : plan_.sources) {
       const std::span<const std::byte> bytes = source.bytes();
       source.file->check_size();
       if (source.format) {
         for (const std::vector<char>& part : round_matrix(source, num_threads, read)) {
-          write(part.data(), part.size());
+          file.write(part.data(), part.size());
         }
       }
       for (size_t i = 0; !source.format && i < bytes.size(); i += kBytesAtOnce) {
         const size_t size = std::min(kBytesAtOnce, bytes.size() - i);
-        write(bytes.data() + i, size);
+        file.write(bytes.data() + i, size);
         read.add(static_cast<int64_t>(size));
       }
       source.file->release(bytes.data(), bytes.size());
     }
-    check(std::fflush(file.get()) == 0);
     leftovers_.add(path);
-    check(draft.take_place() == 0);
+    file.take_place();
   }
 
-  // Tokenizer, templates, defaults; not the weights, in whatever form.
-  void copy_others() {
-    static const std::set<std::string> kWeights = {".safetensors", ".bin",     ".pt", ".pth",
-                                                   ".gguf",        ".msgpack", ".h5", ".onnx"};
-    for (const fs::directory_entry& entry : fs::directory_iterator(model_)) {
-      const std::string name = entry.path().filename();
-      if (!entry.is_regular_file() || name == "config.json" || name.ends_with(".index.json") ||
-          kWeights.contains(entry.path().extension())) {
-        continue;
-      }
-      std::error_code error;
-      const fs::path copy = fs::path(out_) / name;
-      const bool is_theirs = fs::exists(copy, error);
-      if (!is_theirs) leftovers_.add(copy);
-      fs::copy_file(entry.path(), copy, error);
-      if (error) {
-        throw_error(ErrorCode::kIo, "{}: can't be copied to {}: {}", entry.path().string(), out_,
-                    error.message());
-      }
+  void copy(const fs::path& from, ReadBytes& read) {
+    const fs::path to = fs::path(out_) / from.filename();
+    std::error_code ignored;
+    if (fs::exists(to, ignored)) {
+      throw_error(ErrorCode::kIo, "{}: is there already, where {} is to be copied to", to.string(),
+                  from.string());
     }
+    const File source(std::fopen(from.c_str(), "rbe"));
+    const auto check = [&](bool is_read) {
+      if (is_read) return;
+      throw_error(ErrorCode::kIo, "{}: can't be read: {}", from.string(), std::strerror(errno));
+    };
+    check(source != nullptr);
+    NewFile file(to);
+    std::vector<char> bytes(kBytesAtOnce);
+    while (const size_t size = std::fread(bytes.data(), 1, bytes.size(), source.get())) {
+      file.write(bytes.data(), size);
+      read.add(static_cast<int64_t>(size));
+    }
+    check(std::ferror(source.get()) == 0);
+    leftovers_.add(to);
+    file.take_place();
   }
 
-  const std::string& model_;
+  const std::vector<fs::directory_entry> others_;
   const std::string out_;
   RoundedPlan plan_;
   Leftovers leftovers_;

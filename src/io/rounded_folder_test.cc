@@ -155,7 +155,7 @@ TEST(RoundedFolder, ConfigSaysHowAndOtherFilesAreCopied) {
   EXPECT_EQ(how["ignore"],
             (std::vector<std::string>{"model.layers.0.mlp.gate", "model.layers.0.mlp.up_proj",
                                       "model.vision_tower.layers.0.up_proj"}));
-  EXPECT_TRUE(std::filesystem::exists(out.path() + "/tokenizer.json"));
+  EXPECT_EQ(read_text_file(out.path() + "/tokenizer.json"), "{}");
   EXPECT_FALSE(std::filesystem::exists(out.path() + "/pytorch_model.bin"));
 }
 
@@ -275,10 +275,14 @@ TEST(RoundedFolder, WhatEndsItLeavesTheFolderAsItWas) {
   const PlainCheckpoint checkpoint(DType::kBFloat16);
   const TempDir out;
   const std::string model = checkpoint.write();
+  // Which takes several calls to copy.
+  constexpr uintmax_t kBytes = 20 << 20;
+  std::filesystem::resize_file(model + "/tokenizer.json", kBytes);
   int num_calls = 0;
   const auto count = [&](int64_t, int64_t) { ++num_calls; };
   write_rounded_folder(model, out.path() + "/all", RoundedFormat::kInt4, 1, count);
-  EXPECT_GE(num_calls, static_cast<int>(checkpoint.shapes.size()));
+  EXPECT_GE(num_calls, static_cast<int>(checkpoint.shapes.size()) + 2);
+  EXPECT_EQ(std::filesystem::file_size(out.path() + "/all/tokenizer.json"), kBytes);
   std::filesystem::remove_all(out.path() + "/all");
   for (int nth = 1; nth <= num_calls; ++nth) {
     for (const char* inside : {"", "/new/folder"}) {
