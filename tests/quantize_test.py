@@ -145,6 +145,15 @@ class Quantize(CliTest):
             f"nanovllm: {out}: weights stay quantised where kernels take them; activations are bfloat16",
             f"nanovllm: {out}: 2 quantised matrices are decoded to bfloat16 while loading, because {because}"])
 
+    def test_the_log_counts_shares_of_ranks_that_begin_where_no_kernel_takes_codes(self):
+        model = GOLDENS / "goldens/llama2"  # a quarter of down_proj's 160 columns is no multiple of 16 long
+        layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+        for ranks, decoded in (("2", 0), ("4", 2 * layers)):
+            result = run("info", model, "--json", "--quantization", "int8", "--tensor-parallel-size", ranks, "--kv-cache-memory", "8M")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            because = f"{decoded} quantised matrices are decoded to bfloat16 while loading, because there is no kernel for codes of their shape"
+            self.assertEqual(result.stderr.splitlines(), [f"nanovllm: {model}: {because}"] if decoded else [])
+
     def test_info_tells_layouts_by_count_and_bytes(self):
         for flags in ((), ("--quantization", "int4"), ("--quantization", "int8", "--weight-layout", "bfloat16")):
             facts = lines(run("info", MODEL, "--json", "--kv-cache-memory", "8M", *flags).stdout)[0]

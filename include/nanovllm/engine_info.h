@@ -25,6 +25,9 @@ struct LayoutOfWeights {
   std::string name;
   int64_t num_weights = 0;
   int64_t bytes = 0;
+  // Quantised matrices, or ranks' shares of them, that have numbers here, for there is no kernel
+  // for their codes.
+  int64_t num_decoded = 0;
   bool operator==(const LayoutOfWeights&) const = default;
 };
 

@@ -31,11 +31,10 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, PromptLogprobs, EngineFault, TokenMark>) {
     auto& [a, b] = value;
     return std::tie(a, b);
-  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, LayoutOfWeights,
-                             ThinkingTags>) {
+  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, ThinkingTags>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
-  } else if constexpr (OneOf<T, RequestMetrics, TokenLogprob>) {
+  } else if constexpr (OneOf<T, RequestMetrics, TokenLogprob, LayoutOfWeights>) {
     auto& [a, b, c, d] = value;
     return std::tie(a, b, c, d);
   } else if constexpr (OneOf<T, AddRequest>) {

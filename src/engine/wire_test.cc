@@ -103,7 +103,9 @@ class Random {
     info.num_active_parameters = number();
     info.weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
-    info.weight_layouts = list([&] { return LayoutOfWeights{text(), number(), number()}; });
+    info.weight_layouts = list([&] {
+      return LayoutOfWeights{text(), number(), number(), number()};
+    });
     info.layers = list([&] { return text(); });
     info.plan = list([&] { return text(); });
     info.kv_bytes_per_token = number();

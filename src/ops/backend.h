@@ -70,6 +70,8 @@ struct LayoutUse {
   WeightLayout layout = WeightLayout::kPlain;
   int64_t num_weights = 0;
   int64_t bytes = 0;
+  // Matrices that had codes (HostMatrix) and have numbers here.
+  int64_t num_decoded = 0;
 };
 
 // The weight of y = x W^T + b, in the layout and format of its backend. Made by

@@ -38,6 +38,10 @@ bool have_equal_codes(const HostMatrix& a, const HostMatrix& b) {
          a.first_col == b.first_col && a.cols == b.cols;
 }
 
+int64_t num_with_codes(std::span<const HostMatrix> matrices) {
+  return std::ranges::count_if(matrices, [](const HostMatrix& m) { return m.codes != nullptr; });
+}
+
 void read_elements(const HostMatrix& matrix, int64_t r, int64_t col, int64_t count, DType dtype,
                    void* out) {
   if (matrix.decoder == nullptr && matrix.dtype == dtype) {

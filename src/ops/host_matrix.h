@@ -67,6 +67,7 @@ StackedRow find_row(std::span<const HostMatrix> matrices, int64_t n);
 
 // Whether both are the same columns in codes of one format, so that a layout can stack them.
 bool have_equal_codes(const HostMatrix& a, const HostMatrix& b);
+int64_t num_with_codes(std::span<const HostMatrix> matrices);
 
 // out[0, count) = elements [col, col + count) of row r, converted to `dtype`, float32 or bfloat16
 // (rounded to nearest even).

@@ -371,6 +371,7 @@ void add_layout(std::vector<LayoutUse>& uses, const LayoutUse& use) {
   } else {
     same->num_weights += use.num_weights;
     same->bytes += use.bytes;
+    same->num_decoded += use.num_decoded;
   }
 }
 

@@ -232,7 +232,8 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.weight_formats = weights_->formats();
   info.weight_layouts = {};
   for (const LayoutUse& use : model_->weight_layouts()) {
-    info.weight_layouts.push_back({to_string(use.layout), use.num_weights, use.bytes});
+    info.weight_layouts.push_back(
+        {to_string(use.layout), use.num_weights, use.bytes, use.num_decoded});
   }
   std::ranges::stable_sort(info.weight_layouts, std::greater(), &LayoutOfWeights::bytes);
   info.layers = model_->describe_layers();

@@ -14,6 +14,7 @@
 
 #include "backend/registry.h"
 #include "base/check.h"
+#include "base/message.h"
 #include "base/process_limits.h"
 #include "base/signals.h"
 #include "base/spin_wait.h"
@@ -163,10 +164,30 @@ void ParallelRunner::abandon() noexcept {
   }
 }
 
+namespace {
+
+// Which is known once the matrices are packed, and of all ranks: the first one's shares begin where
+// a group does.
+void tell_of_decoded_matrices(const ModelConfig& model, const EngineInfo& info) {
+  int64_t count = 0;
+  for (const LayoutOfWeights& layout : info.weight_layouts) count += layout.num_decoded;
+  if (count == 0) return;
+  print_message(
+      "nanovllm: {}: {} quantised {} decoded to {} while loading, because there is no kernel for "
+      "codes of their shape\n",
+      model.model_dir, count, count == 1 ? "matrix is" : "matrices are", info.dtype);
+}
+
+}  // namespace
+
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info, Progress* progress) {
   const int num_ranks = config.tensor_parallel_size;
-  if (num_ranks == 1) return make_model_runner(model, config, info, nullptr, 0, progress);
+  if (num_ranks == 1) {
+    auto runner = make_model_runner(model, config, info, nullptr, 0, progress);
+    tell_of_decoded_matrices(model, info);
+    return runner;
+  }
   auto group =
       make_communicator_group(config.device, num_ranks, config.first_gpu, engine_name(model));
   CommunicatorGroup& ranks = *group;
@@ -185,6 +206,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
       } else {
         same->num_weights += layout.num_weights;
         same->bytes += layout.bytes;
+        same->num_decoded += layout.num_decoded;
       }
     }
     info.kv_cache_bytes += other.kv_cache_bytes;
@@ -192,6 +214,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
     info.load_seconds = std::max(info.load_seconds, other.load_seconds);
   }
   std::ranges::stable_sort(info.weight_layouts, std::greater(), &LayoutOfWeights::bytes);
+  tell_of_decoded_matrices(model, info);
   return runner;
 }
 

@@ -311,8 +311,10 @@ TEST_P(CodePanelsTest, AShareThatBeginsWithinSixteenColumnsIsDecoded) {
     cut.cols = 1016;
     EXPECT_EQ(plan_code_panels(cut).has_value(), is_one_group);
     CpuBackend cpu({1, GetParam()});
-    EXPECT_EQ(cpu.make_linear({&cut, 1}, nullptr, kF32)->layout,
-              is_one_group ? kByte : WeightLayout::kPlain);
+    const auto weight = cpu.make_linear({&cut, 1}, nullptr, kF32);
+    EXPECT_EQ(weight->layout, is_one_group ? kByte : WeightLayout::kPlain);
+    ASSERT_EQ(weight->parts_by_layout.size(), 1);
+    EXPECT_EQ(weight->parts_by_layout[0].num_decoded, is_one_group ? 0 : 1);
   }
 }
 

@@ -183,13 +183,12 @@ std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
       pack_plain(pool, packer, arena, part);
     }
     weight->bytes += part.bytes();
+    const int64_t num_decoded = part.has_codes() ? 0 : num_with_codes(of_part);
+    add_layout(weight->parts_by_layout, {part.layout, 1, part.bytes(), num_decoded});
     first_column += part.num_columns;
     pieces = pieces.subspan(of_part.size());
   }
   weight->layout = main_layout(*weight);
-  for (const LinearPart& part : weight->parts) {
-    add_layout(weight->parts_by_layout, {part.layout, 1, part.bytes()});
-  }
   weight->format =
       weight->layout == WeightLayout::kPlain ? to_string(dtype) : to_string(weight->layout);
   return weight;

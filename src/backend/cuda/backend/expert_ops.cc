@@ -142,6 +142,8 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   const auto pack_experts = [&](const std::vector<const Matrix*>& matrices, bool is_gated) {
     Matrix all = stacked(matrices);
     if (packed->weights_layout == WeightLayout::kPlain) {
+      add_layout(packed->parts_by_layout,
+                 {.layout = WeightLayout::kPlain, .num_decoded = num_with_codes(all.pieces)});
       for (HostMatrix& piece : all.pieces) piece.codes = nullptr;
     }
     return pack(all, is_gated ? static_cast<int>(matrices.front()->out_features()) : 0);

@@ -110,6 +110,9 @@ std::unique_ptr<LinearWeight> CudaBackend::pack_linear(std::span<const HostMatri
   for (cuda::CodePart& part : parts) part.shape.gated_rows = gated_rows;
   if (parts.empty()) {
     pack_numbers(*uploader_, pieces, *weight);
+    add_layout(weight->parts_by_layout,
+               {WeightLayout::kPlain, 1, static_cast<int64_t>(weight->memory->bytes()),
+                num_with_codes(pieces)});
   } else {
     pack_parts(*uploader_, parts, *weight);
     reserve_decoded(*weight);
