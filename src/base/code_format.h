@@ -69,6 +69,8 @@ struct GroupScale {
   // Of kSuper: t and n, which are in -128 .. 127.
   int8_t scale_code = 0;
   int8_t offset_code = 0;
+
+  bool operator==(const GroupScale&) const = default;
 };
 
 constexpr int size_of(ScaleKind kind) { return kind == ScaleKind::kFloat32 ? 4 : 2; }  // bytes

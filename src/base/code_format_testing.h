@@ -40,6 +40,11 @@ inline std::vector<float> elements_from_codes(const MatrixDecoder& decoder, int6
   decoder.read_scales(row, first, last - first, groups.data());
   std::vector<uint8_t> codes(static_cast<size_t>(count));
   decoder.read_codes(row, col, count, codes.data());
+  std::vector<GroupScale> same_groups(groups.size());
+  std::vector<uint8_t> same_codes(codes.size());
+  decoder.read_codes_and_scales(row, col, count, same_codes.data(), same_groups.data());
+  EXPECT_EQ(same_codes, codes);
+  EXPECT_EQ(same_groups, groups);
   std::vector<float> elements(codes.size());
   for (int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(i);

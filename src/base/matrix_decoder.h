@@ -25,6 +25,14 @@ class MatrixDecoder {
   // out[0, count) = groups [first, first + count) of a row. Throws as decode().
   virtual void read_scales(int64_t /*row*/, int64_t /*first*/, int64_t /*count*/,
                            GroupScale* /*out*/) const {}
+  // Both, codes [col, col + count) and the groups that these columns are of: what a format finds
+  // together takes half as long as one after the other.
+  virtual void read_codes_and_scales(int64_t row, int64_t col, int64_t count, uint8_t* codes,
+                                     GroupScale* scales) const {
+    const int64_t columns = code_format()->group_columns, first = col / columns;
+    read_codes(row, col, count, codes);
+    read_scales(row, first, (col + count - 1) / columns + 1 - first, scales);
+  }
 };
 
 }  // namespace nanovllm

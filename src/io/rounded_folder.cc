@@ -80,8 +80,7 @@ void round_rows(const RoundedMatrix& matrix, RoundedFormat format, int64_t cols,
   std::vector<uint32_t> words(static_cast<size_t>(cols / kCodesInWord));
   std::vector<uint32_t> zeros(static_cast<size_t>(groups));
   for (int64_t row = begin; row < end; ++row) {
-    matrix.read_codes(row, 0, cols, codes.data());
-    matrix.read_scales(row, 0, groups, scales.data());
+    matrix.read_codes_and_scales(row, 0, cols, codes.data(), scales.data());
     for (int64_t group = 0; group < groups; ++group) {
       write_scale(layout.scales, scales[static_cast<size_t>(group)].scale,
                   &parts[1][static_cast<size_t>((row * groups + group) * 2)]);

@@ -98,8 +98,7 @@ RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFo
              .group_columns = is_fp8 ? numbers.cols : kGroup,
              .scales = is_half ? ScaleKind::kFloat16 : ScaleKind::kBFloat16,
              .offset = is_int4 ? CodeFormat::Offset::kZero : CodeFormat::Offset::kNone};
-  const int64_t steps_of_row = is_fp8 ? 1 : is_int4 ? numbers.cols / kGroup : 0;
-  known_ = std::vector<std::atomic<uint32_t>>(static_cast<size_t>(numbers.rows * steps_of_row));
+  if (is_fp8) row_scales_ = std::vector<std::atomic<float>>(static_cast<size_t>(numbers.rows));
 }
 
 float RoundedMatrix::to_scale(float number) const {
@@ -139,26 +138,25 @@ void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float*
 }
 
 float RoundedMatrix::scale_of_row(int64_t row) const {
+  std::atomic<float>& known = row_scales_[static_cast<size_t>(row)];
+  if (const float scale = known.load(std::memory_order_relaxed); scale != 0) return scale;
   std::vector<float> numbers(static_cast<size_t>(numbers_.cols));
   read_numbers(row, 0, numbers_.cols, numbers.data());
-  return to_scale(largest_of(numbers.data(), numbers_.cols) / kLargestFp8);
+  const float scale = to_scale(largest_of(numbers.data(), numbers_.cols) / kLargestFp8);
+  known.store(scale, std::memory_order_relaxed);
+  return scale;
 }
 
-RoundedMatrix::Step RoundedMatrix::step_of(int64_t row, int64_t group, const float* numbers) const {
-  if (format_ == RoundedFormat::kInt8) {
-    return {.scale = to_scale(largest_of(numbers, kGroup) / 127)};
+RoundedMatrix::Step RoundedMatrix::step_of(int64_t row, const float* numbers) const {
+  switch (format_) {
+    case RoundedFormat::kInt8:
+      return {.scale = to_scale(largest_of(numbers, kGroup) / 127)};
+    case RoundedFormat::kInt4:
+      return best_step(numbers);
+    case RoundedFormat::kFp8:
+      return {.scale = scale_of_row(row)};
   }
-  const bool is_fp8 = format_ == RoundedFormat::kFp8;
-  const int64_t index = is_fp8 ? row : row * (numbers_.cols / kGroup) + group;
-  std::atomic<uint32_t>& known = known_[static_cast<size_t>(index)];
-  uint32_t bits = known.load(std::memory_order_relaxed);
-  if (bits == 0) {
-    const Step step = is_fp8 ? Step{.scale = scale_of_row(row)} : best_step(numbers);
-    bits = std::bit_cast<uint32_t>(step.scale) | 1 | static_cast<uint32_t>(step.zero) << 1;
-    known.store(bits, std::memory_order_relaxed);
-  }
-  return {.scale = std::bit_cast<float>(bits & ~uint32_t{31}),
-          .zero = static_cast<float>(bits >> 1 & 15)};
+  return {};
 }
 
 // The one of several with the least squared error: steps a little smaller than what the largest and
@@ -206,39 +204,45 @@ RoundedMatrix::Step RoundedMatrix::best_step(const float* numbers) const {
   return best;
 }
 
-// use(numbers, step, first, last, offset): elements [first, last) of a group's numbers are
-// [offset, ...) of those asked for. A row with one scale is used in pieces as long as groups.
+// use(numbers, step, first, last, offset, group): elements [first, last) of a group's numbers are
+// [offset, ...) of those asked for, and their scale is number `group` of these. A row with one
+// scale is used in pieces as long as groups.
 template <typename Use>
 void RoundedMatrix::for_each_group(int64_t row, int64_t col, int64_t count, Use use) const {
   float numbers[kGroup];
+  const int64_t first_group = format_ == RoundedFormat::kFp8 ? 0 : col / kGroup;
   for (int64_t done = 0; done < count;) {
     const int64_t begin = (col + done) / kGroup * kGroup;
     const int64_t size = std::min(kGroup, numbers_.cols - begin);
     read_numbers(row, begin, size, numbers);
     const int64_t first = col + done - begin, last = std::min(size, col + count - begin);
-    use(numbers, step_of(row, begin / kGroup, numbers), first, last, done);
+    const int64_t group = format_ == RoundedFormat::kFp8 ? 0 : begin / kGroup - first_group;
+    use(numbers, step_of(row, numbers), first, last, done, group);
     done += last - first;
   }
 }
 
+// Elements [first, last) of a group's numbers.
+void RoundedMatrix::round(const float* numbers, const Step& step, int64_t first, int64_t last,
+                          uint8_t* out) const {
+  if (format_ == RoundedFormat::kFp8) {
+    const float factor = step.scale == 0 ? 0 : 1 / step.scale;
+    for (int64_t i = first; i < last; ++i) *out++ = nearest_fp8(numbers[i] * factor);
+    return;
+  }
+  const bool is_int4 = format_ == RoundedFormat::kInt4;
+  const float low = is_int4 ? -step.zero : -127, high = is_int4 ? kMost4 - step.zero : 127;
+  float integers[kGroup];
+  round_group(numbers, step.scale, low, high, integers);
+  for (int64_t i = first; i < last; ++i) {
+    *out++ = static_cast<uint8_t>(static_cast<int>(integers[i] + step.zero));
+  }
+}
+
 void RoundedMatrix::read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const {
-  for_each_group(
-      row, col, count,
-      [&](const float* numbers, const Step& step, int64_t first, int64_t last, int64_t offset) {
-        uint8_t* to = out + offset - first;
-        if (format_ == RoundedFormat::kFp8) {
-          const float factor = step.scale == 0 ? 0 : 1 / step.scale;
-          for (int64_t i = first; i < last; ++i) to[i] = nearest_fp8(numbers[i] * factor);
-          return;
-        }
-        const bool is_int4 = format_ == RoundedFormat::kInt4;
-        const float low = is_int4 ? -step.zero : -127, high = is_int4 ? kMost4 - step.zero : 127;
-        float integers[kGroup];
-        round_group(numbers, step.scale, low, high, integers);
-        for (int64_t i = first; i < last; ++i) {
-          to[i] = static_cast<uint8_t>(static_cast<int>(integers[i] + step.zero));
-        }
-      });
+  for_each_group(row, col, count,
+                 [&](const float* numbers, const Step& step, int64_t first, int64_t last,
+                     int64_t offset, int64_t) { round(numbers, step, first, last, out + offset); });
 }
 
 void RoundedMatrix::read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const {
@@ -246,19 +250,29 @@ void RoundedMatrix::read_scales(int64_t row, int64_t first, int64_t count, Group
   const bool is_fp8 = format_ == RoundedFormat::kFp8;
   const int64_t cols = is_fp8 ? std::min(count, numbers_.cols) : count * kGroup;
   for_each_group(row, first * kGroup, cols,
-                 [&](const float*, const Step& step, int64_t, int64_t, int64_t offset) {
-                   out[offset / kGroup] = {.scale = step.scale, .offset = step.zero};
+                 [&](const float*, const Step& step, int64_t, int64_t, int64_t, int64_t group) {
+                   out[group] = {.scale = step.scale, .offset = step.zero};
+                 });
+}
+
+void RoundedMatrix::read_codes_and_scales(int64_t row, int64_t col, int64_t count, uint8_t* codes,
+                                          GroupScale* scales) const {
+  for_each_group(row, col, count,
+                 [&](const float* numbers, const Step& step, int64_t first, int64_t last,
+                     int64_t offset, int64_t group) {
+                   round(numbers, step, first, last, codes + offset);
+                   scales[group] = {.scale = step.scale, .offset = step.zero};
                  });
 }
 
 void RoundedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
-  std::vector<uint8_t> codes(static_cast<size_t>(count));
-  read_codes(row, col, count, codes.data());
   for_each_group(row, col, count,
-                 [&](const float*, const Step& step, int64_t first, int64_t last, int64_t offset) {
-                   for (int64_t i = offset; i < offset + last - first; ++i) {
-                     out[i] =
-                         (layout_.values[codes[static_cast<size_t>(i)]] - step.zero) * step.scale;
+                 [&](const float* numbers, const Step& step, int64_t first, int64_t last,
+                     int64_t offset, int64_t) {
+                   uint8_t codes[kGroup];
+                   round(numbers, step, first, last, codes);
+                   for (int64_t i = 0; i < last - first; ++i) {
+                     out[offset + i] = (layout_.values[codes[i]] - step.zero) * step.scale;
                    }
                  });
 }

@@ -48,6 +48,8 @@ class RoundedMatrix final : public MatrixDecoder {
   const CodeFormat* code_format() const override { return &layout_; }
   void read_codes(int64_t row, int64_t col, int64_t count, uint8_t* out) const override;
   void read_scales(int64_t row, int64_t first, int64_t count, GroupScale* out) const override;
+  void read_codes_and_scales(int64_t row, int64_t col, int64_t count, uint8_t* codes,
+                             GroupScale* scales) const override;
 
  private:
   // What elements have in common: s, and z of kInt4.
@@ -59,19 +61,19 @@ class RoundedMatrix final : public MatrixDecoder {
   template <typename Use>
   void for_each_group(int64_t row, int64_t col, int64_t count, Use use) const;
   void read_numbers(int64_t row, int64_t col, int64_t count, float* out) const;
-  Step step_of(int64_t row, int64_t group, const float* numbers) const;
+  Step step_of(int64_t row, const float* numbers) const;
   Step best_step(const float* numbers) const;
   float scale_of_row(int64_t row) const;
+  void round(const float* numbers, const Step& step, int64_t first, int64_t last,
+             uint8_t* out) const;
   float to_scale(float number) const;  // the nearest that a scale can be
 
   const std::string name_;
   const Numbers numbers_;
   const RoundedFormat format_;
   CodeFormat layout_;
-  // What takes long to find, once it was: of kFp8 [rows], of kInt4 [rows, cols / kGroupColumns].
-  // 0 = not yet; else a scale's bits as float32, and in the lowest ones, which no scale has, 1 and
-  // twice the zero point.
-  mutable std::vector<std::atomic<uint32_t>> known_;
+  // Of kFp8, [rows]: what was found in all of a row; 0 = not yet.
+  mutable std::vector<std::atomic<float>> row_scales_;
 };
 
 }  // namespace nanovllm

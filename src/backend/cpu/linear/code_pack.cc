@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
 #include "backend/cpu/linear/code_blocks.h"
 #include "backend/cpu/linear/linear_pack.h"
@@ -70,8 +69,6 @@ void set_sizes(CodePanels& shape) {
                       shape.num_units * shape.unit_bytes;
 }
 
-using PanelRows = std::array<StackedRow, kPanelColumns>;
-
 // Codes of 4 bits of four vectors in one, and so on; see code_panels.h.
 void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[kVectorWords]) {
   for (int i = 0; i < kVectorWords; ++i) {
@@ -109,23 +106,58 @@ void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[
   }
 }
 
-// Codes of the columns from `first` on, as pairs like a plain panel's bfloat16; zeros where the
-// panel has none.
-void read_chunk(const LinearKernels& kernels, const PanelRows& rows, int64_t first, int64_t count,
-                uint16_t* out) {
-  alignas(64) uint16_t staged[kPanelColumns][kChunkColumns];
-  std::array<const void*, kPanelColumns> pointers;
-  for (int r = 0; r < kPanelColumns; ++r) {
-    uint8_t codes[kChunkColumns] = {};
-    const auto& [piece, row] = rows[r];
-    if (piece != nullptr) {
-      piece->decoder->read_codes(piece->file_row(row), piece->first_col + first, count, codes);
+// Codes and scales of a panel's columns, so many at a time.
+class ChunkReader {
+ public:
+  using Unit = uint16_t[kUnitVectors][kVectorWords];
+
+  ChunkReader(const LinearKernels& kernels, std::span<const HostMatrix> pieces, int64_t panel)
+      : kernels_(kernels),
+        columns_(pieces[0].cols),
+        first_col_(pieces[0].first_col),
+        group_columns_(pieces[0].codes->group_columns) {
+    for (int i = 0; i < kPanelColumns; ++i) {
+      rows_[i] = find_row(pieces, panel * kPanelColumns + i);
     }
-    for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i];
-    pointers[r] = staged[r];
   }
-  kernels.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, out, kPanelColumns, false);
-}
+
+  // Goes to the chunk of a column; zeros where the panel has no codes.
+  void seek(int64_t column) {
+    if (column < end_) return;
+    first_ = column;
+    end_ = column + kChunkColumns;
+    const int64_t count = std::min(kChunkColumns, columns_ - first_);
+    alignas(64) uint16_t staged[kPanelColumns][kChunkColumns];
+    std::array<const void*, kPanelColumns> pointers;
+    for (int r = 0; r < kPanelColumns; ++r) {
+      uint8_t codes[kChunkColumns] = {};
+      if (const auto& [piece, row] = rows_[r]; piece != nullptr) {
+        piece->decoder->read_codes_and_scales(piece->file_row(row), first_col_ + first_, count,
+                                              codes, scales_[r].data());
+      }
+      for (int64_t i = 0; i < kChunkColumns; ++i) staged[r][i] = codes[i];
+      pointers[r] = staged[r];
+    }
+    kernels_.transpose(pointers.data(), kPanelColumns, kChunkColumns / 2, units_, kPanelColumns,
+                       false);
+  }
+
+  // Of the 16 columns from one on, as pairs like a plain panel's bfloat16.
+  const Unit& unit(int64_t column) const { return units_[(column - first_) / kCodeUnitColumns]; }
+  const GroupScale& scale(int row, int64_t column) const {
+    const int64_t first_group = (first_col_ + first_) / group_columns_;
+    return scales_[row][static_cast<size_t>((first_col_ + column) / group_columns_ - first_group)];
+  }
+
+ private:
+  const LinearKernels& kernels_;
+  const int64_t columns_, first_col_, group_columns_;  // of the part; of the file's groups
+  std::array<StackedRow, kPanelColumns> rows_;
+  int64_t first_ = 0, end_ = 0;  // of the part
+  alignas(64) Unit units_[kChunkColumns / kCodeUnitColumns];
+  // Of the file's groups that the chunk has a share of.
+  std::array<std::array<GroupScale, kChunkColumns / kCodeUnitColumns + 1>, kPanelColumns> scales_;
+};
 
 void put(const CodeHeader& header, int column, const GroupScale& scale) {
   const CodePanels& shape = header.shape;
@@ -180,44 +212,18 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
 
 void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
                      std::span<const HostMatrix> pieces, int64_t panel, char* out) {
-  const int64_t columns = pieces[0].cols;
-  PanelRows rows;
-  for (int i = 0; i < kPanelColumns; ++i) rows[i] = find_row(pieces, panel * kPanelColumns + i);
-
-  // Of the file's groups that the part has a share of.
-  const int64_t group_columns = pieces[0].codes->group_columns, first_col = pieces[0].first_col;
-  const int64_t first_group = first_col / group_columns;
-  const int64_t num_groups = divide_up(first_col + columns, group_columns) - first_group;
-  std::vector<GroupScale> scales(static_cast<size_t>(kPanelColumns * num_groups));
-  for (int i = 0; i < kPanelColumns; ++i) {
-    const auto& [piece, row] = rows[i];
-    if (piece == nullptr) continue;
-    piece->decoder->read_scales(piece->file_row(row), first_group, num_groups,
-                                &scales[i * num_groups]);
-  }
-
-  alignas(64) uint16_t chunk[kChunkColumns / kCodeUnitColumns][kUnitVectors][kVectorWords];
-  int64_t read_columns = 0, unit_in_chunk = 0;
-  const auto put_scales = [&](int64_t group, const CodeHeader& header) {
-    const int64_t column = first_col + group * shape.group_units * kCodeUnitColumns;
-    const int64_t of_file = column / group_columns - first_group;
-    for (int i = 0; i < kPanelColumns; ++i) put(header, i, scales[i * num_groups + of_file]);
-  };
-  const auto pack_units = [&](int64_t group, const CodeHeader& header, char* units, int64_t count) {
-    put_scales(group, header);
-    for (int64_t unit = 0; unit < count; ++unit, ++unit_in_chunk) {
-      if (unit_in_chunk * kCodeUnitColumns % kChunkColumns == 0) {
-        const int64_t there = std::min(kChunkColumns, columns - read_columns);
-        read_chunk(kernels, rows, read_columns, there, &chunk[0][0][0]);
-        read_columns += there;
-        unit_in_chunk = 0;
-      }
+  ChunkReader reader(kernels, pieces, panel);
+  int64_t column = 0;
+  for_each_group(shape, out, [&](int64_t, const CodeHeader& header, char* units, int64_t count) {
+    reader.seek(column);
+    for (int i = 0; i < kPanelColumns; ++i) put(header, i, reader.scale(i, column));
+    for (int64_t unit = 0; unit < count; ++unit, column += kCodeUnitColumns) {
+      reader.seek(column);
       alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
-      join_words(shape.kind, chunk[unit_in_chunk], joined);
+      join_words(shape.kind, reader.unit(column), joined);
       std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
     }
-  };
-  for_each_group(shape, out, pack_units);
+  });
 }
 
 CodePanels decoded_shape(const CodePanels& shape) {

@@ -106,11 +106,10 @@ class TilePacker {
     for (int row = 0; row < kTileRows; ++row) {
       const auto [piece, in_piece] = row_of(tile * kTileRows + row);
       if (piece == nullptr) continue;
-      const int64_t of_file = piece->file_row(in_piece);
-      piece->decoder->read_codes(of_file, piece->first_col, shape_.in_features,
-                                 &codes_[static_cast<size_t>(row * columns_)]);
-      piece->decoder->read_scales(of_file, first_group_, num_groups_,
-                                  &scales_[static_cast<size_t>(row * num_groups_)]);
+      piece->decoder->read_codes_and_scales(piece->file_row(in_piece), piece->first_col,
+                                            shape_.in_features,
+                                            &codes_[static_cast<size_t>(row * columns_)],
+                                            &scales_[static_cast<size_t>(row * num_groups_)]);
     }
   }
 
