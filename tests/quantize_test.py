@@ -1,4 +1,5 @@
 """`nanovllm quantize` and --quantization on the real binary: the same codes by either way."""
+import hashlib
 import json
 import pathlib
 import shutil
@@ -60,6 +61,13 @@ class Quantize(CliTest):
                 for dtype in ("bfloat16", "float32"):
                     decoded = ("--weight-layout", "bfloat16", "--dtype", dtype)
                     self.assertEqual(self.answers(out, *decoded), self.answers(MODEL, "--quantization", form, *decoded))
+
+    def test_folders_are_those_that_transformers_decodes_to_the_same_numbers(self):
+        record = json.loads((GOLDENS / "data/rounded_folders.json").read_text())
+        for form in BITS:
+            out, _ = self.quantize(form)
+            data = b"".join((out / name).read_bytes() for name in ("config.json", "model.safetensors"))
+            self.assertEqual(hashlib.sha256(data).hexdigest(), record[form], "compare them again with tools/check_rounded_folder.py, which records it")
 
     def test_codes_stand_for_what_is_nearest(self):
         original = bfloat16s(tensors_of(MODEL)["model.layers.3.mlp.up_proj.weight"][2])
