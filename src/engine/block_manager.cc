@@ -21,17 +21,19 @@ uint64_t xxhash(uint64_t parent, std::span<const int32_t> token_ids) {
 
 }  // namespace
 
-BlockManager::BlockManager(int num_blocks, int block_size, std::vector<int> windows)
-    : BlockManager(num_blocks, block_size, xxhash, std::move(windows)) {}
+BlockManager::BlockManager(int num_blocks, int block_size, std::vector<int> windows,
+                           StatePoolSize states)
+    : BlockManager(num_blocks, block_size, xxhash, std::move(windows), states) {}
 
 BlockManager::BlockManager(int num_blocks, int block_size, TextChain::HashFunction hash,
-                           std::vector<int> windows)
+                           std::vector<int> windows, StatePoolSize states)
     : block_size_(block_size),
       windows_(std::move(windows)),
       num_groups_(static_cast<int>(windows_.size())),
       num_windows_(static_cast<int>(std::ranges::count_if(windows_, [](int w) { return w > 0; }))),
       pool_(num_blocks),
-      chain_(num_blocks, block_size, num_groups_, std::move(hash)),
+      chain_(num_blocks, block_size, num_groups_ + (states.num_slots > 0 ? 1 : 0), std::move(hash)),
+      states_(states, block_size, chain_, num_groups_),
       runs_(num_groups_) {}
 
 int64_t BlockManager::blocks_for(int num_tokens) const {
@@ -40,23 +42,28 @@ int64_t BlockManager::blocks_for(int num_tokens) const {
 
 bool BlockManager::allocate(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.block_table.empty());
+  if (!states_.has_room()) return false;
   const int num_rows_needed = rows_for(sequence.num_tokens());
   sequence.block_table.reserve(place(num_rows_needed, 0));  // nothing below can throw
+  sequence.num_known_elsewhere = 0;
   const PrefixChain prefix = sequence.reads_prefix_cache ? find_prefix(sequence) : PrefixChain();
   if (!take_over(sequence, prefix)) {
     sequence.block_table.clear();
     return false;
   }
+  states_.allocate(sequence, prefix);
   while (num_rows(sequence) < num_rows_needed) add_row(sequence);
   return true;
 }
 
 // The longest beginning of the sequence that ends at a block boundary and of which every group has
-// what is seen behind it.
-PrefixChain BlockManager::find_prefix(const Sequence& sequence) {
+// what is seen behind it. The state behind the last token is of no use: that one is computed again.
+PrefixChain BlockManager::find_prefix(Sequence& sequence) {
   const auto num_known = static_cast<int>(sequence.token_ids.size());
-  const int num_full = std::min(num_known, sequence.num_cacheable_tokens) / block_size_;
+  const int num_usable = has_states() ? std::min(num_known, sequence.num_tokens() - 1) : num_known;
+  const int num_full = std::min(num_usable, sequence.num_cacheable_tokens) / block_size_;
   PrefixChain chain, longest;
+  int num_blocks_known = 0;     // to those who see everything
   std::ranges::fill(runs_, 0);  // how many blocks each group has in a row, up to chain.node
   while (chain.num_blocks < num_full) {
     const int node = chain_.find(
@@ -64,14 +71,18 @@ PrefixChain BlockManager::find_prefix(const Sequence& sequence) {
     if (node == TextChain::kNone) break;
     chain = {chain.num_blocks + 1, node};
     const int next = first_to_compute(sequence, chain);
-    bool all_have_it = true;
+    bool all_have_it = states_.has_state(node), is_known = true;
     for (int group = 0; group < num_groups_; ++group) {
       runs_[group] = chain_.block(node, group) == TextChain::kNone ? 0 : runs_[group] + 1;
       if (runs_[group] < chain.num_blocks - first_row(group, next)) all_have_it = false;
-      if (windows_[group] == 0 && runs_[group] < chain.num_blocks) return longest;
+      if (windows_[group] == 0 && runs_[group] < chain.num_blocks) is_known = false;
     }
+    if (!is_known) break;
+    num_blocks_known = chain.num_blocks;
     if (all_have_it) longest = chain;
   }
+  const int known = states_.boundary_within(num_blocks_known * block_size_);
+  if (known > longest.num_blocks * block_size_) sequence.num_known_elsewhere = known;
   return longest;
 }
 
@@ -146,6 +157,7 @@ int BlockManager::take_block() {
   const int block = pool_.next_free();
   const BlockPool::Content lost = pool_.content(block);
   if (lost.node != TextChain::kNone) {
+    states_.forget(lost.node);
     pool_.clear_content(block);
     chain_.clear_block(lost.node, lost.group);
   }
@@ -157,6 +169,7 @@ void BlockManager::deallocate(Sequence& sequence) {
   for (; !table.empty(); table.pop_back()) {
     if (table.back() != kNoBlock) pool_.drop(table.back());
   }
+  states_.deallocate(sequence);
   chain_.drop(sequence.chain.node);
   sequence.chain = {};
   sequence.num_window_rows = sequence.num_computed_tokens = sequence.num_settled_tokens = 0;
@@ -164,6 +177,7 @@ void BlockManager::deallocate(Sequence& sequence) {
 
 void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
   register_full_rows(sequence, std::min(num_tokens, sequence.num_cacheable_tokens));
+  states_.keep(sequence, num_tokens);
   if (num_windows_ > 0) give_back_unseen(sequence, num_tokens);
 }
 
@@ -223,15 +237,23 @@ std::string BlockManager::check_integrity(std::span<const Sequence* const> seque
     }
     if (sequence->chain.node != TextChain::kNone) ++node_holders[sequence->chain.node];
   }
+  if (std::string wrong = check_contents(); !wrong.empty()) return wrong;
+  if (std::string wrong = pool_.check(block_holders); !wrong.empty()) return wrong;
+  if (std::string wrong = states_.check_integrity(sequences); !wrong.empty()) return wrong;
+  return chain_.check(node_holders);
+}
+
+std::string BlockManager::check_contents() const {
   for (int block = 0; block < num_blocks(); ++block) {
     const auto [node, group] = pool_.content(block);
     if (node != TextChain::kNone && chain_.block(node, group) != block) {
       return fmt::format("block {} has the KV of a text that has another block", block);
     }
   }
-  if (chain_.num_blocks() != pool_.num_cached()) return "a text has a block of another text";
-  if (std::string wrong = pool_.check(block_holders); !wrong.empty()) return wrong;
-  return chain_.check(node_holders);
+  if (chain_.num_blocks() != pool_.num_cached() + states_.num_kept()) {
+    return "a text has a block or a state of another text";
+  }
+  return "";
 }
 
 std::string BlockManager::check_sequence(const Sequence& sequence) const {

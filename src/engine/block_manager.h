@@ -5,7 +5,8 @@
 // for a step's tokens, and gives back what no later token sees. Blocks whose tokens are computed
 // are registered: each is the group's block of a node of the TextChain, and can be found there,
 // held or free, until it is taken for something else. A sequence continues at the last block
-// boundary at which every group has what the next token sees.
+// boundary at which every group has what the next token sees, and the state of recurrent layers is
+// kept, if there are any (StatePool).
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 
 #include "engine/block_pool.h"
 #include "engine/sequence.h"
+#include "engine/state_pool.h"
 #include "engine/text_chain.h"
 
 namespace nanovllm {
@@ -24,27 +26,37 @@ namespace nanovllm {
 class BlockManager {
  public:
   // `windows`: of each group, see kv_blocks_for.
-  BlockManager(int num_blocks, int block_size, std::vector<int> windows = {0});
+  BlockManager(int num_blocks, int block_size, std::vector<int> windows = {0},
+               StatePoolSize states = {});
   // Tests inject hash functions that collide.
   BlockManager(int num_blocks, int block_size, TextChain::HashFunction hash,
-               std::vector<int> windows = {0});
+               std::vector<int> windows = {0}, StatePoolSize states = {});
+  BlockManager(const BlockManager&) = delete;
 
   // Gives a sequence without blocks what the cache holds of its present tokens and, in groups
-  // without a window, free blocks for all the others. At least one token is left to compute, and
-  // there is room for at least one. Returns false and changes nothing if there are not as many free
-  // blocks as all present tokens need (blocks_for).
+  // without a window, free blocks for all the others; and what it needs for its states. At least
+  // one token is left to compute, and there is room for at least one. Returns false and changes
+  // nothing if there are not as many free blocks as all present tokens need (blocks_for), or no
+  // room for its states.
   bool allocate(Sequence& sequence);
   // Adds blocks until the first num_tokens tokens have room. Returns false and changes nothing if
   // there are not enough free blocks.
   bool reserve(Sequence& sequence, int num_tokens);
   // Of the first num_tokens tokens, for how many reserve() would find room.
   int num_tokens_with_room(const Sequence& sequence, int num_tokens) const;
+  // Of its next num_new_tokens, how many a step may compute: fewer where that leaves a state which
+  // is to be kept.
+  int num_tokens_to_state(const Sequence& sequence, int num_new_tokens) const {
+    return states_.num_tokens_to_state(sequence, num_new_tokens);
+  }
+  // To be called when its num_computed_tokens has grown by a step that was submitted.
+  void advance(Sequence& sequence) { states_.advance(sequence); }
   // Takes all blocks back. Registered ones can still be found until they are used for something
   // else.
   void deallocate(Sequence& sequence);
   // To be called when the KV of the first num_tokens tokens is there to stay: it has been computed,
-  // and none of them is a guess. Registers the blocks that they fill, and gives back those that no
-  // later token sees.
+  // and none of them is a guess. Registers the blocks that they fill, keeps the state behind them
+  // if it is to be kept, and gives back the blocks that no later token sees.
   // If another sequence registered the same text first, this sequence takes that block and gives up
   // its own. Steps in flight may still read the old block; none writes to either of the two,
   // because SequenceInput::kv_write_begin keeps steps from writing to registered blocks.
@@ -54,6 +66,8 @@ class BlockManager {
     return num_windows_ > 0 && sequence.num_settled_tokens < sequence.num_computed_tokens;
   }
 
+  bool has_states() const { return states_.is_needed(); }
+  const StatePool& states() const { return states_; }
   int num_blocks() const { return pool_.num_blocks(); }
   int num_free_blocks() const { return pool_.num_free(); }
   int num_used_blocks() const { return num_blocks() - num_free_blocks(); }
@@ -64,9 +78,9 @@ class BlockManager {
   int64_t blocks_for(int num_tokens) const;
 
   // Checks everything here against the sequences that hold blocks: reference counts, free list,
-  // hash table, that each group has the blocks that the next token sees and no older ones, and that
-  // every registered block has the text it is registered for. Returns an empty string or what is
-  // wrong.
+  // hash table, that each group has the blocks that the next token sees and no older ones, that
+  // every registered block has the text it is registered for, and the states. Returns an empty
+  // string or what is wrong.
   std::string check_integrity(std::span<const Sequence* const> sequences) const;
 
  private:
@@ -91,13 +105,14 @@ class BlockManager {
     return std::min(prefix.num_blocks * block_size_, sequence.num_tokens() - 1);
   }
 
-  PrefixChain find_prefix(const Sequence& sequence);
+  PrefixChain find_prefix(Sequence& sequence);
   bool take_over(Sequence& sequence, const PrefixChain& prefix);
   void add_row(Sequence& sequence);
   int take_block();
   void register_full_rows(Sequence& sequence, int num_tokens);
   void register_row(Sequence& sequence, int row, int node);
   void give_back_unseen(Sequence& sequence, int num_tokens);
+  std::string check_contents() const;
   std::string check_sequence(const Sequence& sequence) const;
   std::string check_entry(const Sequence& sequence, int row, int group, int node) const;
 
@@ -106,7 +121,8 @@ class BlockManager {
   const int num_groups_;
   const int num_windows_;  // groups with one
   BlockPool pool_;
-  TextChain chain_;
+  TextChain chain_;  // the group behind the others' is the states'
+  StatePool states_;
   std::vector<int> runs_;  // [num_groups_], of find_prefix()
 };
 

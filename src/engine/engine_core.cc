@@ -43,15 +43,14 @@ EngineCore::EngineCore(EngineParts parts)
       grammars_(parts_.tokenizer ? std::make_unique<const GrammarCompiler>(*parts_.tokenizer)
                                  : nullptr),
       preparer_(preparer_of(parts_, grammars_.get())),
-      blocks_(info().num_kvcache_blocks, info().kvcache_block_size, info().kv_windows),
+      blocks_(info().num_kvcache_blocks, info().kvcache_block_size, info().kv_windows,
+              parts_.runner->state_pool()),
       scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival,
-                 make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost()),
-                 parts_.runner->state_pool()),
+                 make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost())),
       context_{.limits = static_cast<const EngineLimits&>(info()),
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
-               .shares_blocks = !scheduler_.states().is_needed(),
                .has_drafter = parts_.drafter != nullptr,
                .seed = parts_.config.seed} {
   const StepTime& time = scheduler_.time();
@@ -173,7 +172,7 @@ bool EngineCore::submit_step() {
   if (!in_flight_.empty() && !in_flight_.back().is_drawn) return false;
   context_.now = Clock::now();
   // A state that has taken in a guess can't be had back.
-  if (parts_.drafter && !scheduler_.states().is_needed()) {
+  if (parts_.drafter && !blocks_.has_states()) {
     for (Sequence* sequence : scheduler_.running()) propose_drafts(completion_of(*sequence));
   }
   const auto scheduled = scheduler_.schedule();
@@ -437,8 +436,7 @@ std::string EngineCore::check_integrity() const {
   for (const auto& [id, request] : requests_) {
     for (const auto& completion : request->completions()) sequences.push_back(completion.get());
   }
-  const std::string of_states = scheduler_.states().check_integrity(sequences);
-  return of_states.empty() ? blocks_.check_integrity(sequences) : of_states;
+  return blocks_.check_integrity(sequences);
 }
 
 }  // namespace nanovllm

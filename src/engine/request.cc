@@ -88,9 +88,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     completion->seed =
         static_cast<uint64_t>(params_.seed.value_or(default_seed(context.seed, id))) +
         completion->index;
-    if (!context.shares_blocks) {
-      completion->num_cacheable_tokens = 0;
-    } else if (context.enable_prefix_caching) {
+    if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
       completion->cache_salt = cache_salt;
     } else if (params_.n > 1) {  // the prompt's blocks, for each other

@@ -54,8 +54,6 @@ struct RequestContext {
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> eos_token_ids = {};
   bool enable_prefix_caching = true;
-  // A sequence may begin with blocks that another one has computed.
-  bool shares_blocks = true;
   bool has_drafter = false;
   int64_t seed = 0;
   // When the present step was submitted or, later, when its result came.

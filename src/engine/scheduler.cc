@@ -17,13 +17,8 @@ bool by_priority(const Sequence* a, const Sequence* b) {
 }
 
 Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy,
-                     const StepTime& time, StatePoolSize states)
-    : limits_(limits),
-      blocks_(blocks),
-      states_(states),
-      policy_(policy),
-      time_(time),
-      waiting_(policy) {
+                     const StepTime& time)
+    : limits_(limits), blocks_(blocks), policy_(policy), time_(time), waiting_(policy) {
   NANOVLLM_CHECK(limits.max_num_batched_tokens > 0 && limits.max_num_seqs > 0);
   running_.reserve(limits.max_num_seqs);
 }
@@ -53,8 +48,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
          std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
-    if (!states_.has_room() || !blocks_.allocate(sequence)) break;
-    states_.allocate(sequence);  // behind what may throw
+    if (!blocks_.allocate(sequence)) break;
     sequence.queue_node = waiting_.extract(waiting_.begin());
     running_.insert(running_place(sequence), &sequence);
     sequence.status = SequenceStatus::kRunning;
@@ -74,15 +68,16 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
 void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
   for (const auto& [sequence, num_new_tokens] : scheduled) {
     sequence->num_computed_tokens += num_new_tokens;
-    states_.advance(*sequence);
+    blocks_.advance(*sequence);
     if (sequence->num_computed_tokens >= sequence->num_tokens()) ++sequence->num_pending_tokens;
   }
 }
 
-// Makes room for the sequence's next tokens, for fewer than it might compute where blocks are few,
-// and returns for how many. For the first of them it preempts the last; 0 when that was itself, or
-// when steps in flight may give back what is missing.
+// Makes room for the sequence's next tokens, for fewer than it might compute where blocks are few
+// or a state is to be kept, and returns for how many. For the first of them it preempts the last; 0
+// when that was itself, or when steps in flight may give back what is missing.
 int Scheduler::make_room(Sequence& sequence, int num_new_tokens) {
+  num_new_tokens = blocks_.num_tokens_to_state(sequence, num_new_tokens);
   const int num_computed = sequence.num_computed_tokens;
   while (!blocks_.reserve(sequence, num_computed + num_new_tokens)) {
     const int with_room = blocks_.num_tokens_with_room(sequence, num_computed + num_new_tokens);
@@ -116,7 +111,6 @@ void Scheduler::add(std::span<Sequence* const> sequences) {
 void Scheduler::preempt(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.status == SequenceStatus::kRunning);
   blocks_.deallocate(sequence);
-  states_.deallocate(sequence);
   sequence.drop_prompt();
   sequence.draft_ids.clear();
   ++sequence.num_preemptions;
@@ -134,7 +128,6 @@ std::vector<Sequence*>::iterator Scheduler::running_place(Sequence& sequence) {
 void Scheduler::finish(Sequence& sequence) {
   if (sequence.status == SequenceStatus::kRunning) {
     blocks_.deallocate(sequence);
-    states_.deallocate(sequence);
     running_.erase(running_place(sequence));
     sequence.queue_node = {};
   } else if (sequence.status == SequenceStatus::kWaiting) {

@@ -7,7 +7,6 @@
 
 #include "engine/block_manager.h"
 #include "engine/sequence.h"
-#include "engine/state_pool.h"
 #include "engine/step_time.h"
 #include "nanovllm/engine_info.h"
 
@@ -33,7 +32,7 @@ bool by_priority(const Sequence* a, const Sequence* b);
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
-            const StepTime& time = {}, StatePoolSize states = {});
+            const StepTime& time = {});
 
   void add(Sequence& sequence) {
     Sequence* const one = &sequence;
@@ -58,8 +57,6 @@ class Scheduler {
   void set_cost(const StepCost& cost) { time_.cost = cost; }
   const StepTime& time() const { return time_; }
 
-  const StatePool& states() const { return states_; }
-
   // By the last schedule().
   std::span<Sequence* const> preempted() const { return preempted_; }
   // Both in the policy's order.
@@ -73,7 +70,6 @@ class Scheduler {
 
   const EngineLimits limits_;
   BlockManager& blocks_;
-  StatePool states_;
   const SchedulingPolicy policy_;
   StepTime time_;
   SequenceQueue waiting_;

@@ -88,6 +88,12 @@ struct Sequence {
   int num_settled_tokens = 0;
   // Of a model with recurrent layers, while it runs (StatePool).
   StateSlots states;
+  // Tokens that the state in states.next has taken in, which is there until a step overwrites it;
+  // 0 = it is of no use.
+  int len_of_next = 0;
+  // The last boundary up to which its text was known when it was let in, where that is behind the
+  // last one whose state was kept; 0 = it is not.
+  int num_known_elsewhere = 0;
 
   // What it may share. Tokens after the first num_cacheable_tokens are neither looked up in the
   // prefix cache nor registered there. Only sequences with the same salt share: the number of the

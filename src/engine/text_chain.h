@@ -13,7 +13,8 @@ namespace nanovllm {
 // of different salts have nothing in common). A node is found by a hash that is chained over the
 // whole text, but only if its own tokens, its parent and its salt are the ones that are looked for:
 // a hash collision costs a comparison and never gives another text. A node says in which block of
-// the KV cache each group of layers has the KV of its tokens, if any. It lives as long as it has
+// the KV cache each group of layers has the KV of its tokens, if any; or, if the group is that of
+// recurrent layers, in which slot their state behind its tokens is kept. It lives as long as it has
 // such a block, a child, or somebody who holds it. All operations are O(1) a node on average. Not
 // thread-safe.
 class TextChain {

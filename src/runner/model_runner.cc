@@ -94,12 +94,6 @@ void ModelRunner::load_model() {
                        .rounding = rounded_to});
   kv_spec_ = model_->kv_cache_spec(config_.kvcache_block_size);
   state_groups_ = model_->state_groups();
-  if (!state_groups_.empty() && config_.enable_prefix_caching && backend_->rank() == 0) {
-    print_message(
-        "nanovllm: {}: prompts are computed whole, without prefix caching: states of "
-        "recurrent layers are not kept for other requests yet\n",
-        model_config_.model_dir);
-  }
 }
 
 void ModelRunner::allocate_slots() {
