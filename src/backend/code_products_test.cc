@@ -56,7 +56,7 @@ TEST_P(CodeProductsTest, OfEveryFormatAreThoseOfTheDecodedWeights) {
   for (const auto& [name, format] : kFormats) {
     const int64_t group = format.group_columns == kAll ? 128 : format.group_columns;
     for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
-             {1, 16}, {1, group}, {33, 2 * group}, {150, 1000}}) {
+             {1, 16}, {1, group}, {33, 2 * group}, {150, 1000}, {270, 1344}}) {
       const RandomDecoder decoder(format, n, k);
       const HostMatrix matrix = decoder.matrix();
       const std::vector<float> w = decoded(matrix);

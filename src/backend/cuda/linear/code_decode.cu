@@ -5,7 +5,7 @@
 
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/linear/code_fragments.cuh"
-#include "backend/cuda/linear/code_product.h"
+#include "backend/cuda/linear/code_kinds.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -58,8 +58,9 @@ __device__ void decode_unit(const CodeShape& shape, const CodeValues& values, co
     const float o[2] = {scales.offset.x, scales.offset.y};
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      const float2 v = unpack_bfloat16(a[0][pair]);
       const int i = pair % 2;
+      float2 v = unpack_bfloat16(a[0][pair]);
+      if (i == 1) v = {v.x * upper_unit(kKind), v.y * upper_unit(kKind)};
       char* const at =
           lines + (row + i * 8) * kLineBytes + step * 32 + lane % 4 * 4 + pair / 2 * 16;
       *reinterpret_cast<uint32_t*>(at) = pack_bfloat16(element(shape.offsets, v.x, s[i], o[i]),
@@ -93,7 +94,9 @@ __global__ void __launch_bounds__(kWarps * 32) decode_kernel(const __grid_consta
           ? reinterpret_cast<const float*>(d.codes + shape.row_scales_offset()) + tile * kTileRows
           : nullptr;
   CodeValues values;
-  values.added[0] = values.added[1] = added_to_codes(shape, 0);
+  const uint2 added = added_to_codes<kKind>(shape, {0, 0});
+  values.added[0] = added.x;
+  values.added[1] = added.y;
   values.pairs = table + lane % kTableCopies;
   const int units = min(kBlockUnits, shape.num_units - block * kBlockUnits);
   for (int unit = 0; unit < units; ++unit) {
@@ -116,10 +119,9 @@ __global__ void __launch_bounds__(kWarps * 32) decode_kernel(const __grid_consta
 void launch_decode_codes(cudaStream_t stream, const CodeShape& shape, const void* codes,
                          int64_t first, int64_t count, void* out) {
   const int64_t items = int64_t{div_up(count, kTileRows)} * shape.num_blocks;
-  using enum CodeKind;
-  with_constant<k4, kTable4, k5, k6, kInt8, kE4M3>(shape.kind, [&]<CodeKind kKind>() {
+  with_kind(shape.kind, [&]<CodeKind kKind>() {
     launch(stream, decode_kernel<kKind>, div_up(items, kWarps), kWarps * 32,
-           kKind == kTable4 ? size_t{kPairTableBytes} : 0,
+           kKind == CodeKind::kTable4 ? size_t{kPairTableBytes} : 0,
            Decoding{shape, static_cast<const char*>(codes), first, count,
                     static_cast<__nv_bfloat16*>(out)});
   });

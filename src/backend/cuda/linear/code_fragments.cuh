@@ -1,8 +1,9 @@
 // Codes of a tile as operands of tensor cores: exact values in bfloat16, a word of two for each
 // pair of code_layout.h, and what scales them.
 //
-// A whole number c < 128 is the bfloat16 0x4300 | c less 128. A byte of E4M3 is, shifted, a
-// bfloat16 that is too small by 2^120. Both corrections are exact.
+// A whole number c < 128 is the bfloat16 0x4300 | c less 128, and c < 256 the bfloat16 c times
+// 2^133, whether that has its leading one or not. A byte of E4M3 is, shifted, a bfloat16 that is
+// too small by 2^120. All corrections are exact.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,29 +14,45 @@
 
 namespace nanovllm::cuda {
 
-// x + y of both bfloat16.
-__device__ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(0x3f803f80u), "r"(y));
-  return z;
+// x * y + z of both bfloat16.
+__device__ inline uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
 }
-// x * y of both bfloat16.
+__device__ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
+  return multiply_add_pairs(x, 0x3f803f80u, y);
+}
 __device__ inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(0x80008000u));
-  return z;
+  return multiply_add_pairs(x, y, 0x80008000u);
+}
+
+// x & mask | set, which the compiler makes two instructions of where both are constants.
+__device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32_t set) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(set));
+  return y;
 }
 
 // What the values of a tile's codes depend on beside the codes.
 struct CodeValues {
-  uint32_t added[2] = {};           // of whole numbers, to 128 + code: pairs of row r and of r + 8
+  uint32_t added[2] = {};           // of whole numbers of rows r and r + 8, see added_to_codes()
   const uint32_t* pairs = nullptr;  // of a table: this lane's copy of the words for two codes
 };
 
-// What is added to a row's 128 + code, twice.
-__device__ inline uint32_t added_to_codes(const CodeShape& shape, float taken) {
-  const float x = static_cast<float>(shape.first_value - 128) - taken;
-  return pack_bfloat16(x, x);
+// What values of a tile's rows from 8 on are parts of: of 4 bits they are made quarters, which
+// saves their shifts.
+constexpr float upper_unit(CodeKind kind) { return kind == CodeKind::k4 ? 4.f : 1.f; }
+
+// What is added, twice, to the codes of rows r, raised by 128, and of rows r + 8, likewise or of
+// 4 bits as quarters, of which `taken` is taken.
+template <CodeKind kKind>
+__device__ inline uint2 added_to_codes(const CodeShape& shape, float2 taken) {
+  const auto first = static_cast<float>(shape.first_value);
+  const float lower = first - 128.f - taken.x;
+  const float upper =
+      kKind == CodeKind::k4 ? (first - taken.y) * (1 / upper_unit(kKind)) : first - 128.f - taken.y;
+  return {pack_bfloat16(lower, lower), pack_bfloat16(upper, upper)};
 }
 
 // kSteps words of a lane of a plane, from the word of `step` on.
@@ -68,6 +85,7 @@ __device__ inline void load_small_codes(uint32_t (&a)[kSteps][4], const char* un
                                         const CodeValues& values) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kLowBytes = 512;
+  constexpr uint32_t kRaised = 0x43004300u;
   uint32_t low[kSteps];
   load_words<kSteps>(low, unit + lane * 16 + step * 4);
   uint32_t high[2] = {};  // of 5 bits the first alone, of 6 by step / 2
@@ -87,11 +105,21 @@ __device__ inline void load_small_codes(uint32_t (&a)[kSteps][4], const char* un
         a[s][pair] = values.pairs[(low[s] >> 8 * pair & 255) * kTableCopies];
         continue;
       }
-      uint32_t code = (low[s] >> 4 * pair & 0x000f000fu) | 0x43004300u;
+      if constexpr (kKind == CodeKind::k4) {
+        const uint32_t two = pair < 2 ? low[s] : low[s] >> 8;
+        constexpr uint32_t kTwoTo127 = 0x7f007f00u;  // 2^133 / 16 / 4
+        a[s][pair] = pair % 2 == 0
+                         ? add_pairs(mask_and_set(two, 0x000f000fu, kRaised), values.added[0])
+                         : multiply_add_pairs(two & 0x00f000f0u, kTwoTo127, values.added[1]);
+        continue;
+      }
+      uint32_t code = mask_and_set(low[s] >> 4 * pair, 0x000f000fu, kRaised);
       const int place = (step + s) * 4 + pair;
-      if constexpr (kKind == CodeKind::k5) code |= shift(high[0], 4 - place) & 0x00100010u;
+      if constexpr (kKind == CodeKind::k5) {
+        code = mask_and_set(shift(high[0], 4 - place), 0x00100010u, code);
+      }
       if constexpr (kKind == CodeKind::k6) {
-        code |= shift(high[(step + s) / 2], 4 - place % 8 * 2) & 0x00300030u;
+        code = mask_and_set(shift(high[(step + s) / 2], 4 - place % 8 * 2), 0x00300030u, code);
       }
       a[s][pair] = add_pairs(code, values.added[pair % 2]);
     }
@@ -114,7 +142,8 @@ __device__ inline void load_bytes(uint32_t (&a)[kSteps][4], const char* unit, in
       if constexpr (kKind == CodeKind::kInt8) {
         const uint32_t x = is_high ? w >> 8 : w;
         // Of negative numbers 256 is taken, of others 128.
-        a[s][pair] = add_pairs((x & 0x007f007fu) | 0x43004300u, (x & 0x00800080u) | 0xc300c300u);
+        a[s][pair] = add_pairs(mask_and_set(x, 0x007f007fu, 0x43004300u),
+                               mask_and_set(x, 0x00800080u, 0xc300c300u));
       } else {
         const uint32_t magnitude = (is_high ? w >> 4 : w << 4) & 0x07f007f0u;
         const uint32_t sign = (is_high ? w : w << 8) & 0x80008000u;

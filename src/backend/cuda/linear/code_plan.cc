@@ -10,8 +10,6 @@ constexpr int64_t kSystemBytes = 1024;  // of each block's shared memory, by the
 constexpr int kMinCodeStages = 2;
 constexpr int kMaxSplit = 8;
 
-int parts_in(int64_t whole, int64_t part) { return static_cast<int>((whole + part - 1) / part); }
-
 // So many blocks share K that the busiest multiprocessor has the fewest steps to read, and to
 // compute one behind the other where it has two blocks at once; whatever the rows.
 int split_of(const CodePlan& plan, const CodeShape& shape, const DeviceTraits& device) {

@@ -24,7 +24,7 @@
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/device/mma.cuh"
 #include "backend/cuda/linear/code_fragments.cuh"
-#include "backend/cuda/linear/code_product.h"
+#include "backend/cuda/linear/code_kinds.h"
 #include "backend/cuda/linear/code_scaling.cuh"
 
 namespace nanovllm::cuda {
@@ -156,7 +156,7 @@ __device__ inline void wait_for_stage(int stages) {
 
 // A warp's two tiles of features and share of K of a step: their scales, as numbers, in the order
 // in which they are used. Of entry i both rows of lane / 4 = r stand at [tile][i][r].
-template <Scaling kScaling, int kSteps>
+template <CodeKind kKind, Scaling kScaling, int kSteps>
 struct PreparedScales {
   static constexpr int kEntries = kBlockColumns / kSharesOfK / 16 / kSteps;
   static constexpr int kPairs = 2 * kEntries * 8;
@@ -170,10 +170,9 @@ struct PreparedScales {
       const int r = i % 8, entry = i / 8 % kEntries, tile = i / 8 / kEntries;
       const PairOfScales got = load_scales(shape, codes + tile * shape.block_bytes,
                                            (share * kEntries + entry) * kSteps * 16, r);
-      scales[tile][entry][r] = got.scale;
+      scales[tile][entry][r] = {got.scale.x, got.scale.y * upper_unit(kKind)};
       if constexpr (kScaling == Scaling::kTaken) {
-        offsets[tile][entry][r] = {added_to_codes(shape, got.offset.x),
-                                   added_to_codes(shape, got.offset.y)};
+        offsets[tile][entry][r] = added_to_codes<kKind>(shape, got.offset);
       }
       if constexpr (kScaling == Scaling::kAdded) {
         const bool is_scaled = shape.offsets == OffsetKind::kScaledTaken;
@@ -193,7 +192,9 @@ class CodeSums {
   __device__ CodeSums(const CodeShape& shape, const uint32_t* pair_table, char* prepared)
       : shape_(shape), prepared_(prepared) {
     values_.pairs = pair_table + threadIdx.x % kTableCopies;
-    values_.added[0] = values_.added[1] = added_to_codes(shape, 0);
+    const uint2 added = added_to_codes<kKind>(shape, {0, 0});
+    values_.added[0] = added.x;
+    values_.added[1] = added.y;
   }
 
   // A step: `codes` are the block of the first tile, x the rows.
@@ -251,7 +252,7 @@ class CodeSums {
 
   template <Scaling kScaling, int kSteps>
   __device__ void add_units(const char* codes, const char* x, int units) {
-    using Prepared = PreparedScales<kScaling, kSteps>;
+    using Prepared = PreparedScales<kKind, kScaling, kSteps>;
     auto& prepared =
         reinterpret_cast<Prepared*>(prepared_)[kScaling == Scaling::kNone ? 0 : threadIdx.x / 32];
     if constexpr (kScaling != Scaling::kNone) prepared.prepare(shape_, codes, share());
@@ -270,7 +271,7 @@ class CodeSums {
   // kSteps steps of one group.
   template <Scaling kScaling, int kSteps>
   __device__ void add_group(const char* codes, const char* x, int unit, int step,
-                            const PreparedScales<kScaling, kSteps>& prepared, int entry) {
+                            const PreparedScales<kKind, kScaling, kSteps>& prepared, int entry) {
     const int r = static_cast<int>(threadIdx.x) % 32 / 4;
     uint32_t rows[kRowSets][kSteps][2];
     load_rows<kSteps>(rows, x, unit * kUnitSteps + step);
@@ -477,9 +478,8 @@ __global__ void __launch_bounds__(kCodeThreads, kRowSets > 4 ? 1 : 2)
   if (plan.split > 1) meet_cluster(plan.split);  // sums are read until then
 }
 
-// Of one kind of codes. Each kind is compiled in a file of its own; see code_product.cu.
 template <CodeKind kKind>
-void launch_kind(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
+void launch_product_kind(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
   const dim3 grid = p.tiles == nullptr ? dim3(plan.split, plan.row_tiles, plan.panels)
                                        : dim3(1, plan.panels, plan.row_tiles);
   with_constant<1, 2, 4, 8>(plan.row_sets, [&]<int kRowSets>() {
@@ -487,11 +487,5 @@ void launch_kind(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan
                     static_cast<size_t>(plan.shared_bytes), p, plan);
   });
 }
-void launch_kind_4(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
-void launch_kind_table_4(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
-void launch_kind_5(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
-void launch_kind_6(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
-void launch_kind_int8(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
-void launch_kind_e4m3(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
 
 }  // namespace nanovllm::cuda

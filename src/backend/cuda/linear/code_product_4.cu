@@ -2,8 +2,6 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_4(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::k4>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::k4>(cudaStream_t, const CodeProduct&, const CodePlan&);
 
 }  // namespace nanovllm::cuda

@@ -2,8 +2,6 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_5(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::k5>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::k5>(cudaStream_t, const CodeProduct&, const CodePlan&);
 
 }  // namespace nanovllm::cuda

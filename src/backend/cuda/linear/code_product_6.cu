@@ -2,8 +2,6 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_6(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::k6>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::k6>(cudaStream_t, const CodeProduct&, const CodePlan&);
 
 }  // namespace nanovllm::cuda

@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_e4m3(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::kE4M3>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::kE4M3>(cudaStream_t, const CodeProduct&,
+                                                   const CodePlan&);
 
 }  // namespace nanovllm::cuda

@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_int8(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::kInt8>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::kInt8>(cudaStream_t, const CodeProduct&,
+                                                   const CodePlan&);
 
 }  // namespace nanovllm::cuda

@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_kind_table_4(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan) {
-  launch_kind<CodeKind::kTable4>(stream, p, plan);
-}
+template void launch_product_kind<CodeKind::kTable4>(cudaStream_t, const CodeProduct&,
+                                                     const CodePlan&);
 
 }  // namespace nanovllm::cuda

@@ -21,26 +21,14 @@
 #include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/device/mma.cuh"
-#include "backend/cuda/linear/code_fragments.cuh"
+#include "backend/cuda/linear/code_form.cuh"
+#include "backend/cuda/linear/code_kinds.h"
 #include "backend/cuda/linear/code_scaling.cuh"
-#include "backend/cuda/linear/code_stream.h"
 
 namespace nanovllm::cuda {
 
 constexpr int kSumRow = 20;  // floats: a row's sums of 16 features
 constexpr int kSumsOfWarp = 8 * kSumRow;
-
-// What a kernel knows of the codes.
-template <CodeKind kKind_, ScaleKind kScales_, Scaling kScaling_, int kSteps_, bool kIsSuper_>
-struct CodeForm {
-  static constexpr CodeKind kKind = kKind_;
-  static constexpr ScaleKind kScales = kScales_;
-  static constexpr Scaling kScaling = kScaling_;
-  static constexpr int kSteps = kSteps_;  // whose sums are scaled at once
-  static constexpr bool kIsSuper = kIsSuper_;
-  static constexpr bool kHasOffsets = kScaling == Scaling::kTaken || kScaling == Scaling::kAdded;
-  static constexpr int kNumberBytes = kScales == ScaleKind::kFloat32 ? 4 : 2;
-};
 
 struct StreamBarriers {
   Barrier codes[kMaxStreamWarps][kMaxStreamSlots];
@@ -48,22 +36,13 @@ struct StreamBarriers {
 };
 static_assert(sizeof(StreamBarriers) <= 1024);
 
-// Two signed bytes, exactly.
-__device__ inline float2 to_floats(uint32_t pair) {
-  const uint32_t raised = pair ^ 0x8080u;
-  constexpr uint32_t kTwoTo23 = 0x4b000000u;
-  constexpr float kRaised = 8388608.f + 128.f;
-  return {__uint_as_float(__byte_perm(raised, kTwoTo23, 0x7540)) - kRaised,
-          __uint_as_float(__byte_perm(raised, kTwoTo23, 0x7541)) - kRaised};
-}
-
 // Sums of a tile of features and kRowSets sets of 8 rows.
 template <typename Form, int kRowSets>
 class StreamSums {
  public:
   __device__ StreamSums(const CodeShape& shape, const uint32_t* pair_table, int num_rows,
                         int x_stride)
-      : shape_(shape) {
+      : decoder_(shape, pair_table) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int set = 0; set < kRowSets; ++set) {
@@ -71,8 +50,6 @@ class StreamSums {
       // is not is as good as any other row.
       row_offsets_[set] = min(set * 8 + lane % 8, num_rows - 1) * x_stride + lane / 8 * 16;
     }
-    values_.pairs = pair_table + threadIdx.x % kTableCopies;
-    values_.added[0] = values_.added[1] = added_to_codes(shape, 0);
   }
 
   __device__ void clear() {
@@ -85,18 +62,13 @@ class StreamSums {
 
   // A block of codes, and the address of its columns of the first row.
   __device__ void add_block(const char* block, uint32_t x, int units) {
-    if constexpr (Form::kIsSuper) {
-      super_scale_ = load_scale(Form::kScales, block, row_pair());
-      if constexpr (Form::kHasOffsets)
-        super_offset_ = load_scale(Form::kScales, block, 8 + row_pair());
-    }
-    const char* const codes = block + shape_.header_bytes;
+    decoder_.begin_block(block);
     if (units >= kBlockUnits) {
 #pragma unroll
-      for (int unit = 0; unit < kBlockUnits; ++unit) add_unit(block, codes, x, unit);
+      for (int unit = 0; unit < kBlockUnits; ++unit) add_unit(block, x, unit);
     } else {
 #pragma unroll 1
-      for (int unit = 0; unit < units; ++unit) add_unit(block, codes, x, unit);
+      for (int unit = 0; unit < units; ++unit) add_unit(block, x, unit);
     }
   }
 
@@ -110,54 +82,17 @@ class StreamSums {
   }
 
  private:
-  __device__ static int row_pair() { return static_cast<int>(threadIdx.x) % 32 / 4; }
-
-  __device__ PairOfScales scales_of(const char* block, int column) const {
-    PairOfScales got;
-    if constexpr (Form::kScaling == Scaling::kNone) return got;
-    constexpr int kParts = Form::kHasOffsets ? 2 : 1;
-    const int shift = Form::kSteps == 4 ? shape_.group_shift : Form::kSteps == 2 ? 5 : 4;
-    const int at = (column >> shift) * 8 + row_pair();
-    if constexpr (Form::kIsSuper) {
-      const auto* const codes =
-          reinterpret_cast<const uint16_t*>(block + kParts * kTileRows * Form::kNumberBytes);
-      const float2 t = to_floats(codes[at]);
-      got.scale = {super_scale_.x * t.x, super_scale_.y * t.y};
-      if constexpr (Form::kHasOffsets) {
-        const float2 n = to_floats(codes[(kBlockColumns * 8 >> shift) + at]);
-        got.offset = {super_offset_.x * -n.x, super_offset_.y * -n.y};
-      }
-    } else {
-      got.scale = load_scale(Form::kScales, block, at);
-      if constexpr (Form::kHasOffsets) {
-        got.offset = load_scale(
-            Form::kScales, block + (kBlockColumns * kTileRows >> shift) * Form::kNumberBytes, at);
-        if (Form::kKind == CodeKind::kInt8) {
-          got.offset = {-got.scale.x * got.offset.x, -got.scale.y * got.offset.y};
-        }
-      }
-    }
-    return got;
-  }
-
-  __device__ void add_unit(const char* block, const char* codes, uint32_t x, int unit) {
+  __device__ void add_unit(const char* block, uint32_t x, int unit) {
 #pragma unroll
     for (int step = 0; step < kUnitSteps; step += Form::kSteps) {
-      add_group(block, codes + unit * unit_bytes_of(Form::kKind),
-                x + (unit * kUnitSteps + step) * 32, unit, step);
+      add_group(block, x + (unit * kUnitSteps + step) * 32, unit, step);
     }
   }
 
-  __device__ void add_group(const char* block, const char* codes, uint32_t x, int unit, int step) {
+  __device__ void add_group(const char* block, uint32_t x, int unit, int step) {
     constexpr int kSteps = Form::kSteps;
-    const PairOfScales scales = scales_of(block, (unit * kUnitSteps + step) * 16);
-    CodeValues values = values_;
-    if constexpr (Form::kScaling == Scaling::kTaken) {
-      values.added[0] = added_to_codes(shape_, scales.offset.x);
-      values.added[1] = added_to_codes(shape_, scales.offset.y);
-    }
     uint32_t a[kSteps][4];
-    load_codes<Form::kKind, kSteps>(a, codes, step, values);
+    const PairOfScales scales = decoder_.decode(a, block, unit, step);
 #pragma unroll
     for (int set = 0; set < kRowSets; ++set) {
       uint32_t rows[kSteps][2];
@@ -205,19 +140,12 @@ class StreamSums {
     }
   }
 
-  const CodeShape& shape_;
-  CodeValues values_;
+  TileDecoder<Form> decoder_;
   int row_offsets_[kRowSets];  // bytes
-  float2 super_scale_ = {}, super_offset_ = {};
   float sums_[kRowSets][4] = {};
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-// A warp's number, in a way that the compiler sees that all lanes agree.
-__device__ inline int uniform_warp() {
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-}
 
 // A warp's stream of blocks of codes, in the order of their use: of each of its items, for each
 // slice of K, the blocks of its share.
@@ -309,24 +237,69 @@ class BlockStream {
   uint32_t parity_ = 0;
 };
 
-// The copies of a slice of x, a row a lane, by one warp.
-__device__ inline void fetch_slice(const CodeProduct& p, const StreamPlan& plan,
-                                   const RowTile& rows, int slice, char* target, Barrier& barrier) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int range = (static_cast<int>(blockIdx.x) & (plan.split - 1)) * plan.range_blocks;
-  const int first = (range + slice * plan.slice_blocks) * kBlockColumns;
-  const int end = min((range + plan.range_blocks) * kBlockColumns, p.shape.in_features);
-  const int columns = max(min(plan.slice_blocks * kBlockColumns, end - first), 0);
-  if (lane == 0) barrier.expect(rows.num_rows * columns * 2);
-  __syncwarp();
-  if (lane < rows.num_rows && columns > 0) {
-    int64_t row = rows.first_row + lane;
-    if (p.tokens != nullptr) row = p.tokens[row];
-    copy_bulk(shared_address(target + lane * plan.x_stride),
-              static_cast<const __nv_bfloat16*>(p.x) + row * p.shape.in_features + first,
+// The columns of the rows in shared memory: all of K, or slices of it in turn.
+class RowSlices {
+ public:
+  // By all warps, once the predecessor has ended.
+  __device__ RowSlices(const CodeProduct& p, const StreamPlan& plan, const RowTile& rows, int warp,
+                       char* memory, StreamBarriers& barriers)
+      : p_(p),
+        plan_(plan),
+        rows_(rows),
+        is_first_warp_(warp == 0),
+        memory_(shared_address(memory)),
+        barriers_(barriers),
+        num_(plan.slices > 1 ? plan.slices * plan.rounds : 1) {
+    if (!is_first_warp_) return;
+    for (int i = 0; i < min(num_, 2); ++i) fetch(i);
+  }
+
+  // The address of the next one, once it is there.
+  __device__ uint32_t wait() const {
+    barriers_.x_full[used_ & 1].wait(used_ >> 1 & 1);
+    return memory_ + (used_ & 1) * plan_.x_bytes;
+  }
+  // Of that one, which has been used up; the only one stays.
+  __device__ void next() {
+    if (plan_.slices == 1) return;
+    const int slot = used_ & 1;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barriers_.x_empty[slot].arrive();
+    if (is_first_warp_ && used_ + 2 < num_) {
+      barriers_.x_empty[slot].wait(used_ >> 1 & 1);
+      fetch(used_ + 2);
+    }
+    ++used_;
+  }
+
+ private:
+  // Starts the copies of one, a row a lane, by one warp.
+  __device__ void fetch(int which) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, slot = which & 1;
+    const int range = (static_cast<int>(blockIdx.x) & (plan_.split - 1)) * plan_.range_blocks;
+    const int first = (range + which % plan_.slices * plan_.slice_blocks) * kBlockColumns;
+    const int end = min((range + plan_.range_blocks) * kBlockColumns, p_.shape.in_features);
+    const int columns = max(min(plan_.slice_blocks * kBlockColumns, end - first), 0);
+    Barrier& barrier = barriers_.x_full[slot];
+    if (lane == 0) barrier.expect(rows_.num_rows * columns * 2);
+    __syncwarp();
+    if (lane >= rows_.num_rows || columns == 0) return;
+    int64_t row = rows_.first_row + lane;
+    if (p_.tokens != nullptr) row = p_.tokens[row];
+    copy_bulk(memory_ + slot * plan_.x_bytes + lane * plan_.x_stride,
+              static_cast<const __nv_bfloat16*>(p_.x) + row * p_.shape.in_features + first,
               columns * 2, barrier);
   }
-}
+
+  const CodeProduct& p_;
+  const StreamPlan& plan_;
+  const RowTile rows_;
+  const bool is_first_warp_;
+  const uint32_t memory_;
+  StreamBarriers& barriers_;
+  const int num_;  // that are brought
+  int used_ = 0;
+};
 
 // The warps that share an item wait for each other.
 __device__ inline void meet_warps(const StreamPlan& plan, int warp) {
@@ -372,6 +345,75 @@ __device__ void finish_rows(const CodeProduct& p, const StreamPlan& plan, const 
   }
 }
 
+// Those of kSet of its sets of rows, through `half` of the memory of sums.
+template <int kSet, typename Sums>
+__device__ void finish_set(const CodeProduct& p, const StreamPlan& plan, const RowTile& rows,
+                           int warp, int item, const Sums& sums, float* half) {
+  sums.template store<kSet>(half + warp * kSumsOfWarp);
+  meet_warps(plan, warp);
+  if (item >= plan.items) return;
+  if (plan.split > 1) {
+    finish_rows<true>(p, plan, rows, warp, item, kSet * 8, half);
+  } else {
+    finish_rows<false>(p, plan, rows, warp, item, kSet * 8, half);
+  }
+}
+
+__device__ inline void init_barriers(const StreamPlan& plan, int warp, StreamBarriers& barriers) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < plan.slots) barriers.codes[warp][lane].init(1);
+  if (warp == 0 && lane < 2) {
+    barriers.x_full[lane].init(1);
+    barriers.x_empty[lane].init(plan.warps);
+  }
+  publish_barriers();
+  __syncwarp();
+}
+
+// All items of a warp.
+template <typename Form, int kRowSets>
+__device__ void multiply_items(const CodeProduct& p, const StreamPlan& plan, const RowTile& rows,
+                               int warp, BlockStream& stream, char* memory,
+                               const uint32_t* pair_table, StreamBarriers& barriers) {
+  const char* const slots = memory + plan.ring_offset + warp * plan.slots * p.shape.block_bytes;
+  auto* const all_sums = reinterpret_cast<float*>(memory + plan.sums_offset);
+  RowSlices slices(p, plan, rows, warp, memory + plan.x_offset, barriers);
+  StreamSums<Form, kRowSets> sums(p.shape, pair_table, rows.num_rows, plan.x_stride);
+  int halves = 0;  // of the memory of sums: one is read while the other is written
+  int item = stream.first_item();
+#  pragma unroll 1
+  for (int round = 0; round < plan.rounds; ++round, item += stream.item_step()) {
+    sums.clear();
+#  pragma unroll 1
+    for (int slice = 0; slice < plan.slices; ++slice, slices.next()) {
+      const int first = stream.first_block(slice);
+      const int end = item < plan.items ? stream.end_block(slice) : 0;
+      uint32_t columns = slices.wait() + (first - stream.slice_block(slice)) * kBlockColumns * 2;
+      int units = p.shape.num_units - first * kBlockUnits;
+#  pragma unroll 1
+      for (int block = first; block < end; ++block) {
+        sums.add_block(slots + stream.wait(), columns, units);
+        columns += kBlockColumns * 2;
+        units -= kBlockUnits;
+        __syncwarp();
+        stream.next();
+        stream.fetch();
+      }
+    }
+    const auto finish = [&]<int kSet>() {
+      if (kSet * 8 >= rows.num_rows) return;
+      float* const half = all_sums + halves++ % 2 * plan.warps * kSumsOfWarp;
+      finish_set<kSet>(p, plan, rows, warp, item, sums, half);
+    };
+    finish.template operator()<0>();
+    if constexpr (kRowSets > 1) finish.template operator()<1>();
+    if constexpr (kRowSets > 2) {
+      finish.template operator()<2>();
+      finish.template operator()<3>();
+    }
+  }
+}
+
 #endif
 
 template <typename Form, int kRowSets>
@@ -383,9 +425,7 @@ __global__ void __maxnreg__(is_small_stream(Form::kKind, kRowSets, Form::kSteps)
   extern __shared__ __align__(128) char memory_of_stream[];
   auto& barriers = *reinterpret_cast<StreamBarriers*>(memory_of_stream);
   auto* const pair_table = reinterpret_cast<uint32_t*>(memory_of_stream + plan.table_offset);
-  char* const x = memory_of_stream + plan.x_offset;
-  const int warp = uniform_warp(), lane = static_cast<int>(threadIdx.x) % 32;
-  char* const slots = memory_of_stream + plan.ring_offset + warp * plan.slots * p.shape.block_bytes;
+  const int warp = uniform_warp();
   RowTile rows = {0, 0, p.rows};
   if (p.tiles != nullptr) {
     wait_for_predecessor();
@@ -393,83 +433,16 @@ __global__ void __maxnreg__(is_small_stream(Form::kKind, kRowSets, Form::kSteps)
     rows = p.tiles[blockIdx.y];
   }
   release_successor();
-  if (lane < plan.slots) barriers.codes[warp][lane].init(1);
-  if (threadIdx.x < 2) {
-    barriers.x_full[threadIdx.x].init(1);
-    barriers.x_empty[threadIdx.x].init(plan.warps);
-  }
-  publish_barriers();
-  __syncwarp();
-  BlockStream stream(p, plan, rows.expert, warp, barriers.codes[warp], slots);
+  init_barriers(plan, warp, barriers);
+  BlockStream stream(p, plan, rows.expert, warp, barriers.codes[warp],
+                     memory_of_stream + plan.ring_offset + warp * plan.slots * p.shape.block_bytes);
 #  pragma unroll 1
   for (int i = 0; i < plan.slots; ++i) stream.fetch();
   if constexpr (Form::kKind == CodeKind::kTable4) fill_pair_table(p.shape, pair_table);
   __syncthreads();
   wait_for_predecessor();
-  const int num_slices = plan.slices > 1 ? plan.slices * plan.rounds : 1;  // that are brought
-  if (warp == 0) {
-    for (int i = 0; i < min(num_slices, 2); ++i) {
-      fetch_slice(p, plan, rows, i % plan.slices, x + i * plan.x_bytes, barriers.x_full[i]);
-    }
-  }
-
-  StreamSums<Form, kRowSets> sums(p.shape, pair_table, rows.num_rows, plan.x_stride);
-  auto* const all_sums = reinterpret_cast<float*>(memory_of_stream + plan.sums_offset);
-  int brought = 0, halves = 0;  // slices that have been used up
-  int item = stream.first_item();
-#  pragma unroll 1
-  for (int round = 0; round < plan.rounds; ++round, item += stream.item_step()) {
-    sums.clear();
-#  pragma unroll 1
-    for (int slice = 0; slice < plan.slices; ++slice) {
-      const int slot = plan.slices > 1 ? brought & 1 : 0;
-      barriers.x_full[slot].wait(plan.slices > 1 ? brought >> 1 & 1 : 0);
-      const int first = stream.first_block(slice);
-      const int end = item < plan.items ? stream.end_block(slice) : 0;
-      uint32_t columns = shared_address(x + slot * plan.x_bytes) +
-                         (first - stream.slice_block(slice)) * kBlockColumns * 2;
-      int units = p.shape.num_units - first * kBlockUnits;
-#  pragma unroll 1
-      for (int block = first; block < end; ++block) {
-        sums.add_block(slots + stream.wait(), columns, units);
-        columns += kBlockColumns * 2;
-        units -= kBlockUnits;
-        __syncwarp();
-        stream.next();
-        stream.fetch();
-      }
-      if (plan.slices == 1) continue;
-      __syncwarp();
-      if (lane == 0) barriers.x_empty[slot].arrive();
-      if (warp == 0 && brought + 2 < num_slices) {
-        barriers.x_empty[slot].wait(brought >> 1 & 1);
-        fetch_slice(p, plan, rows, (brought + 2) % plan.slices, x + slot * plan.x_bytes,
-                    barriers.x_full[slot]);
-      }
-      ++brought;
-    }
-    // One half of the memory of sums is read while the other is written.
-    const auto finish = [&]<int kSet>() {
-      if (kSet * 8 >= rows.num_rows) return;
-      float* const half = all_sums + halves % 2 * plan.warps * kSumsOfWarp;
-      sums.template store<kSet>(half + warp * kSumsOfWarp);
-      meet_warps(plan, warp);
-      if (item < plan.items) {
-        if (plan.split > 1) {
-          finish_rows<true>(p, plan, rows, warp, item, kSet * 8, half);
-        } else {
-          finish_rows<false>(p, plan, rows, warp, item, kSet * 8, half);
-        }
-      }
-      ++halves;
-    };
-    finish.template operator()<0>();
-    if constexpr (kRowSets > 1) finish.template operator()<1>();
-    if constexpr (kRowSets > 2) {
-      finish.template operator()<2>();
-      finish.template operator()<3>();
-    }
-  }
+  multiply_items<Form, kRowSets>(p, plan, rows, warp, stream, memory_of_stream, pair_table,
+                                 barriers);
   if (plan.split > 1) cooperative_groups::this_cluster().sync();  // sums are read until then
 #endif
 }
@@ -482,31 +455,9 @@ void launch_stream(cudaStream_t stream, const CodeProduct& p, const StreamPlan& 
   });
 }
 
-// Of one kind of codes. Each kind is compiled in a file of its own; see code_product.cu.
 template <CodeKind kKind>
 void launch_stream_kind(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  using enum ScaleKind;
-  using enum Scaling;
-  const int steps = p.shape.is_row_scaled ? kUnitSteps : scaled_steps(p.shape);
-  with_constant<kFloat16, kBFloat16, kFloat32>(scales_in_stream(p.shape), [&]<ScaleKind kScales>() {
-    with_constant<kNone, kScale, kTaken, kAdded>(scaling_of(p.shape), [&]<Scaling kScaling>() {
-      with_constant<1, 2, 4>(steps, [&]<int kSteps>() {
-        with_constant<false, true>(p.shape.is_super, [&]<bool kIsSuper>() {
-          if constexpr (has_stream_kernel(kKind, kScales, kScaling, kSteps, kIsSuper)) {
-            launch_stream<CodeForm<kKind, kScales, kScaling, kSteps, kIsSuper>>(stream, p, plan);
-          } else {
-            NANOVLLM_CHECK(!"a kernel that was planned");
-          }
-        });
-      });
-    });
-  });
+  with_form<kKind>(p.shape, [&]<typename Form>() { launch_stream<Form>(stream, p, plan); });
 }
-void launch_stream_4(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
-void launch_stream_table_4(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
-void launch_stream_5(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
-void launch_stream_6(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
-void launch_stream_int8(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
-void launch_stream_e4m3(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
 
 }  // namespace nanovllm::cuda

@@ -34,37 +34,6 @@ struct StreamPlan {
   constexpr int split_shift() const { return split - 1; }  // of 1 or 2
 };
 
-// Whether there is a kernel for codes that files have: for others code_product.cuh's do.
-constexpr bool has_stream_kernel(CodeKind kind, ScaleKind scales, Scaling scaling, int steps,
-                                 bool is_super) {
-  const bool is_half = scales == ScaleKind::kFloat16, is_wide = scales == ScaleKind::kFloat32;
-  const bool scales_only = scaling == Scaling::kScale, adds = scaling == Scaling::kAdded;
-  switch (kind) {
-    case CodeKind::k4:
-      if (is_wide || scaling == Scaling::kNone) return false;
-      if (is_super) return is_half && ((adds && steps < 4) || (scales_only && steps == 1));
-      if (adds) return is_half && steps == 2;
-      return steps == 4 || (steps == 2 && (is_half || !scales_only));
-    case CodeKind::kTable4:
-      if (is_wide || !scales_only) return false;
-      return steps == 2 ? is_half || !is_super : steps == 1 && !is_half && !is_super;
-    case CodeKind::k5:
-      return is_half && steps == 2 && (adds || (scales_only && !is_super));
-    case CodeKind::k6:
-      return is_half && is_super && steps == 1 && scales_only;
-    case CodeKind::kInt8:
-      if (scaling == Scaling::kNone) return steps == 4 && is_half && !is_super;
-      return !is_wide && !is_super && (adds ? steps == 4 : scales_only && steps == 2);
-    case CodeKind::kE4M3:
-      if (scaling == Scaling::kNone) return steps == 4 && is_half && !is_super;
-      return !is_half && !is_super && scales_only && steps == 4;
-  }
-  return false;
-}
-// Of rows that have one scale no kernel looks at its type.
-inline ScaleKind scales_in_stream(const CodeShape& shape) {
-  return shape.is_row_scaled ? ScaleKind::kFloat16 : shape.scales;
-}
 // Whether the kernel has few enough registers for three blocks of 8 warps a multiprocessor.
 constexpr bool is_small_stream(CodeKind kind, int row_sets, int steps) {
   return row_sets == 1 && (steps == 4 || kind == CodeKind::k6);

@@ -2,8 +2,6 @@
 
 namespace nanovllm::cuda {
 
-void launch_stream_5(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  launch_stream_kind<CodeKind::k5>(stream, p, plan);
-}
+template void launch_stream_kind<CodeKind::k5>(cudaStream_t, const CodeProduct&, const StreamPlan&);
 
 }  // namespace nanovllm::cuda

@@ -2,8 +2,6 @@
 
 namespace nanovllm::cuda {
 
-void launch_stream_6(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  launch_stream_kind<CodeKind::k6>(stream, p, plan);
-}
+template void launch_stream_kind<CodeKind::k6>(cudaStream_t, const CodeProduct&, const StreamPlan&);
 
 }  // namespace nanovllm::cuda

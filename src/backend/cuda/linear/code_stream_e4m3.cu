@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_stream_e4m3(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  launch_stream_kind<CodeKind::kE4M3>(stream, p, plan);
-}
+template void launch_stream_kind<CodeKind::kE4M3>(cudaStream_t, const CodeProduct&,
+                                                  const StreamPlan&);
 
 }  // namespace nanovllm::cuda

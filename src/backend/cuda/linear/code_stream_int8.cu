@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_stream_int8(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  launch_stream_kind<CodeKind::kInt8>(stream, p, plan);
-}
+template void launch_stream_kind<CodeKind::kInt8>(cudaStream_t, const CodeProduct&,
+                                                  const StreamPlan&);
 
 }  // namespace nanovllm::cuda

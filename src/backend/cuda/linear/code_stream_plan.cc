@@ -12,22 +12,6 @@ constexpr int kReservedOfBlock = 1024;  // of each block's shared memory, by the
 constexpr int kBytesAhead = 64 << 10;   // of codes of a multiprocessor, on their way
 constexpr int kSumRowBytes = 20 * 4;    // of 16 features, and padding
 
-int parts_rounded_up(int64_t whole, int64_t part) {
-  return static_cast<int>((whole + part - 1) / part);
-}
-
-int steps_of(const CodeShape& shape) {
-  return shape.is_row_scaled ? kUnitSteps : scaled_steps(shape);
-}
-
-// Whether there is a kernel for the codes.
-bool takes(const CodeShape& shape) {
-  if (shape.in_features % kUnitColumns != 0) return false;
-  if (shape.is_super && shape.super_columns != kBlockColumns) return false;
-  return has_stream_kernel(shape.kind, scales_in_stream(shape), scaling_of(shape), steps_of(shape),
-                           shape.is_super);
-}
-
 // What a warp takes for a block of columns. Of several resident blocks one is the faster while
 // another has nothing left to do; with few bytes on their way few rows wait for them.
 int step_cost(const StreamPlan& plan, int residents, int most_slots) {
@@ -41,7 +25,7 @@ int step_cost(const StreamPlan& plan, int residents, int most_slots) {
 void try_division(StreamPlan& best, int& least, StreamPlan plan, const CodeProduct& p,
                   int residents, int most_slots, const DeviceTraits& device) {
   const CodeShape& shape = p.shape;
-  plan.slices = parts_rounded_up(plan.range_blocks, plan.slice_blocks);
+  plan.slices = parts_in(plan.range_blocks, plan.slice_blocks);
   plan.x_stride = plan.slice_blocks * kBlockColumns * 2 + 16;
   plan.x_bytes = p.rows * plan.x_stride;
   plan.table_offset = kBarrierBytes;
@@ -52,11 +36,11 @@ void try_division(StreamPlan& best, int& least, StreamPlan plan, const CodeProdu
   const auto most = static_cast<int64_t>(device.properties.sharedMemPerMultiprocessor) / residents;
   if (plan.shared_bytes + kReservedOfBlock > most) return;
   int clusters = device.num_multiprocessors() * residents / plan.split;
-  if (p.tiles != nullptr) clusters = parts_rounded_up(clusters, plan.row_tiles);
+  if (p.tiles != nullptr) clusters = parts_in(clusters, plan.row_tiles);
   for (int k_warps = 1; k_warps <= plan.warps; k_warps *= 2) {
     const int parallel = plan.warps / k_warps;
-    const int rounds = parts_rounded_up(plan.items, int64_t{clusters} * parallel);
-    const int share = parts_rounded_up(plan.slice_blocks, k_warps);
+    const int rounds = parts_in(plan.items, int64_t{clusters} * parallel);
+    const int share = parts_in(plan.slice_blocks, k_warps);
     const int meetings = plan.split > 1 ? rounds * plan.row_sets * 4 : 0;
     const int step = step_cost(plan, residents, most_slots);
     const int slices = plan.slices > 1 ? rounds * plan.slices * 3 : 0;
@@ -66,7 +50,7 @@ void try_division(StreamPlan& best, int& least, StreamPlan plan, const CodeProdu
     plan.k_warps = k_warps;
     plan.rounds = rounds;
     plan.share_blocks = share;
-    plan.blocks = std::min(clusters, parts_rounded_up(plan.items, parallel)) * plan.split;
+    plan.blocks = std::min(clusters, parts_in(plan.items, parallel)) * plan.split;
     best = plan;
   }
 }
@@ -74,17 +58,17 @@ void try_division(StreamPlan& best, int& least, StreamPlan plan, const CodeProdu
 }  // namespace
 
 StreamPlan plan_code_stream(const CodeProduct& p, const DeviceTraits& device) {
-  if (!device.has_programmatic_launch || p.rows > kMaxStreamRows || !takes(p.shape)) {
+  if (!device.has_programmatic_launch || p.rows > kMaxStreamRows || !has_form(p.shape)) {
     return {};
   }
   StreamPlan plan;
   plan.row_sets = p.rows <= 8 ? 1 : p.rows <= 16 ? 2 : 4;
-  plan.items = parts_rounded_up(p.features, kTileRows);
+  plan.items = parts_in(p.features, kTileRows);
   if (p.tiles != nullptr) plan.row_tiles = std::max(p.max_tiles, 1);
   plan.tail_bytes =
       static_cast<int>(p.shape.tile_bytes - int64_t{p.shape.num_blocks - 1} * p.shape.block_bytes);
   const int most_slots = std::clamp(
-      parts_rounded_up(kBytesAhead, kMaxStreamWarps * p.shape.block_bytes) + 1, 2, kMaxStreamSlots);
+      parts_in(kBytesAhead, kMaxStreamWarps * p.shape.block_bytes) + 1, 2, kMaxStreamSlots);
   StreamPlan best;
   int least = 0;
   // Blocks of a multiprocessor, of which one may belong to the next kernel, or one that has room
@@ -92,11 +76,11 @@ StreamPlan plan_code_stream(const CodeProduct& p, const DeviceTraits& device) {
   constexpr std::pair<int, int> kResidentsAndWarps[] = {{3, 8}, {2, 8}, {1, 16}, {1, 8}};
   const bool may_split = plan.row_sets > 1 && p.tiles == nullptr;
   for (const auto& [residents, warps] : kResidentsAndWarps) {
-    if (residents == 3 && !is_small_stream(p.shape.kind, plan.row_sets, steps_of(p.shape)))
+    if (residents == 3 && !is_small_stream(p.shape.kind, plan.row_sets, form_steps(p.shape)))
       continue;
     plan.warps = warps;
     for (plan.split = 1; plan.split <= (may_split ? 2 : 1); ++plan.split) {
-      plan.range_blocks = parts_rounded_up(p.shape.num_blocks, plan.split);
+      plan.range_blocks = parts_in(p.shape.num_blocks, plan.split);
       for (plan.slots = most_slots; plan.slots >= 2; --plan.slots) {
         plan.slice_blocks = plan.range_blocks;
         try_division(best, least, plan, p, residents, most_slots, device);

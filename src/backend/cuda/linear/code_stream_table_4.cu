@@ -2,8 +2,7 @@
 
 namespace nanovllm::cuda {
 
-void launch_stream_table_4(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan) {
-  launch_stream_kind<CodeKind::kTable4>(stream, p, plan);
-}
+template void launch_stream_kind<CodeKind::kTable4>(cudaStream_t, const CodeProduct&,
+                                                    const StreamPlan&);
 
 }  // namespace nanovllm::cuda
