@@ -44,11 +44,9 @@ int64_t unit_bytes_of(CodeKind kind) {
       return 384;
     case CodeKind::kInt8:
     case CodeKind::kE4M3:
-      return 512;
-    case CodeKind::kBFloat16:
       break;
   }
-  return 1024;
+  return 512;
 }
 
 // Of a group, or of a scale of 16 bits, in the part: a rank's share may begin within one of the
@@ -99,8 +97,6 @@ void join_words(CodeKind kind, const uint16_t (*v)[kVectorWords], uint16_t (*w)[
       case CodeKind::kInt8:
       case CodeKind::kE4M3:
         for (int j = 0; j < 8; ++j) put(j, v[2 * j][i] | v[2 * j + 1][i] << 8);
-        break;
-      case CodeKind::kBFloat16:
         break;
     }
   }
@@ -224,17 +220,6 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
       std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
     }
   });
-}
-
-CodePanels decoded_shape(const CodePanels& shape) {
-  CodePanels decoded = shape;
-  decoded.kind = CodeKind::kBFloat16;
-  decoded.scales = ScaleKind::kFloat32;
-  decoded.offsets_are_zeros = decoded.is_super = decoded.divides_by_factor = false;
-  decoded.factor = 1;
-  decoded.block_groups = 1;
-  set_sizes(decoded);
-  return decoded;
 }
 
 }  // namespace nanovllm

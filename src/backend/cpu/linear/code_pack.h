@@ -22,9 +22,6 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece);
 void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
                      std::span<const HostMatrix> pieces, int64_t panel, char* out);
 
-// Of what kernels decode a panel to for many rows: kind kBFloat16, with scales of float32.
-CodePanels decoded_shape(const CodePanels& shape);
-
 // The weights of a panel as MatrixDecoder::decode gives them, as a plain panel of num_steps steps
 // of float32, or of bfloat16 rounded to nearest even.
 void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,

@@ -13,7 +13,6 @@
 //              bits of the first and third word the lowest 4 of the seventh and eighth, in those of
 //              the second word what these lack
 //     8 bits   [8][32]   v2j in the lower byte, v2j+1 in the higher one
-//     bfloat16 [16][32]  numbers in place of codes: what a panel is decoded to for many rows
 //
 // Headers and units are whole lines of 64 bytes. What K lacks to whole units has zeros for codes;
 // what N lacks to whole panels, and a last block lacks, zeros for scales.
@@ -33,8 +32,7 @@ enum class CodeKind {
   k5,
   k6,
   kInt8,
-  kE4M3,  // float8 with 4 bits of exponent
-  kBFloat16
+  kE4M3  // float8 with 4 bits of exponent
 };
 
 inline constexpr int kCodeUnitColumns = 16;

@@ -1,6 +1,7 @@
 // Weights in codes: their packing against what decoders give, their products against plain ones.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -249,6 +250,31 @@ TEST_P(CodePanelsTest, ARowHasTheSameBitsInEveryBatchWithAnyNumberOfThreadsAndAn
         cpu.linear(Tensor(out.data(), kF32, {m, columns}), one.x.first_rows(m), *weight);
         ASSERT_EQ(std::memcmp(out.data(), one.out_values.data(), out.size() * 4), 0)
             << m << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Many rows go through a long panel in parts.
+TEST_P(CodePanelsTest, ALongRowHasTheSameBitsInEveryBatch) {
+  std::mt19937 rng(3);
+  constexpr int64_t kDepth = 4400, kNumRows = 13, kColumns = 40;
+  CpuBackend cpu({1, GetParam()});
+  for (const auto& [name, format] : kFormats) {
+    SCOPED_TRACE(name);
+    const RandomDecoder decoder(format, kColumns, kDepth);
+    const HostMatrix matrix = decoder.matrix();
+    for (const DType dtype : {kBf16, kF32}) {
+      const auto weight = cpu.make_linear({&matrix, 1}, nullptr, dtype);
+      Product product(kNumRows, kDepth, kColumns, dtype);
+      product.draw(rng);
+      cpu.linear(product.out, product.x, *weight);
+      for (int64_t r = 0; r < kNumRows; ++r) {
+        std::array<float, kColumns> out;
+        cpu.linear(Tensor(out.data(), kF32, {1, kColumns}), product.x.slice_rows(r, r + 1),
+                   *weight);
+        ASSERT_EQ(std::memcmp(out.data(), &product.out_values[r * kColumns], sizeof out), 0)
+            << "row " << r;
       }
     }
   }

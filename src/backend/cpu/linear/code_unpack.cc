@@ -35,11 +35,9 @@ unsigned code_at(CodeKind kind, const char* unit, int q, int i) {
     }
     case CodeKind::kInt8:
     case CodeKind::kE4M3:
-      return word(q / 2) >> 8 * (q % 2) & 255;
-    case CodeKind::kBFloat16:
       break;
   }
-  return word(q);
+  return word(q / 2) >> 8 * (q % 2) & 255;
 }
 
 // What a code stands for, as bfloat16.
@@ -52,11 +50,9 @@ uint16_t value_of(const CodePanels& shape, unsigned code) {
     case CodeKind::kInt8:
       return to_bfloat16(static_cast<float>(static_cast<int8_t>(code))).bits;
     case CodeKind::kE4M3:
-      return to_bfloat16(e4m3_to_float(static_cast<uint8_t>(code))).bits;
-    case CodeKind::kBFloat16:
       break;
   }
-  return static_cast<uint16_t>(code);
+  return to_bfloat16(e4m3_to_float(static_cast<uint8_t>(code))).bits;
 }
 
 // An element is scale v + offset or, where offsets are zeros, scale (v - offset).

@@ -18,6 +18,9 @@ constexpr int64_t kTaskBytes = 512 << 10;
 // Panels that a task of one tile has if there are enough: as many as kernels for AVX-512 read at
 // once for few rows where several streams are best.
 constexpr int64_t kStreams = 4;
+// Panels of codes that a task has if there are enough, since it decodes parts of them: then the
+// rows are read so much less often.
+constexpr int64_t kCodedPanels = 8;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
@@ -92,10 +95,12 @@ bool have_equal_rows(const PlannedProduct& a, const PlannedProduct& b) {
 void sum_tile(const PlannedProduct& p, int64_t tile) {
   const CodePanels& shape = p.part->codes;
   const bool to_bf16 = p.packed.format != RowFormat::kTileFloats;
-  const int64_t end = first_row(p.packed.tiling, tile + 1);
-  for (int64_t r = first_row(p.packed.tiling, tile); r < end; ++r) {
-    sum_groups(row_of(p.product, r), p.product.x.dtype, to_bf16, p.product.weight->in_features,
-               shape.group_units * kCodeUnitColumns, p.packed.sums + r * shape.num_groups);
+  const int64_t first = first_row(p.packed.tiling, tile);
+  const int64_t rows = rows_of(p.packed.tiling, tile);
+  float* const sums = p.packed.sums + first * shape.num_groups;
+  for (int64_t r = 0; r < rows; ++r) {
+    sum_groups(row_of(p.product, first + r), p.product.x.dtype, to_bf16,
+               p.product.weight->in_features, shape.group_units * kCodeUnitColumns, sums + r, rows);
   }
 }
 
@@ -104,8 +109,9 @@ Division divide(const LinearPart& part, int64_t plain_panel_bytes, int64_t num_t
                 int64_t wanted) {
   Division d;
   const int64_t at_once = num_tiles == 1 ? kStreams : 1;
-  d.panels_per_task = std::clamp<int64_t>(part.num_panels / wanted, 1,
-                                          std::max(at_once, kTaskBytes / plain_panel_bytes));
+  const int64_t fit = kTaskBytes / plain_panel_bytes;
+  const int64_t most = part.has_codes() ? std::max(kCodedPanels, fit) : std::max(at_once, fit);
+  d.panels_per_task = std::clamp<int64_t>(part.num_panels / wanted, 1, most);
   if (d.panels_per_task > at_once) d.panels_per_task -= d.panels_per_task % at_once;
   d.panel_tasks = divide_up(part.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
@@ -113,7 +119,21 @@ Division divide(const LinearPart& part, int64_t plain_panel_bytes, int64_t num_t
   return d;
 }
 
-// Of a thread, for a product's panels decoded; see LinearBlock::scratch.
+// Of a thread, for a panel of codes decoded; see LinearBlock::scratch.
+int64_t decoded_bytes(const PlannedProduct& p) {
+  const CodePanels& shape = p.part->codes;
+  const int64_t code_bytes = shape.num_units * kCodeUnitSteps * kPanelStepBytes;
+  const int64_t scale_bytes = shape.num_groups * 2 * kPanelColumns * int64_t{sizeof(float)};
+  return std::max(p.product.weight->plain_panel_bytes(), code_bytes + scale_bytes);
+}
+
+// Likewise; see LinearBlock::totals.
+int64_t totals_bytes(const PlannedProduct& p) {
+  const int64_t rows = p.division.tiles_per_task * (p.packed.tiling.rows + 1);
+  return p.division.panels_per_task * rows * kPanelColumns * int64_t{sizeof(float)};
+}
+
+// Of a thread, for what it works on; see LinearBlock::scratch.
 int64_t scratch_bytes(const PlannedProduct& p) {
   const int64_t plain_bytes = p.product.weight->plain_panel_bytes();
   const bool several_tiles = p.division.tiles_per_task > 1;
@@ -128,7 +148,7 @@ int64_t scratch_bytes(const PlannedProduct& p) {
     case WeightLayout::kSuper:
       break;
   }
-  return round_up(std::max(plain_bytes, p.part->decoded.panel_bytes), 64);
+  return decoded_bytes(p) + totals_bytes(p);
 }
 
 LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
@@ -159,8 +179,8 @@ LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
   block.scratch = scratch;
   if (part.has_codes()) {
     block.codes = &part.codes;
-    block.decoded = &part.decoded;
     block.sums = p.packed.sums;
+    block.totals = reinterpret_cast<float*>(scratch + decoded_bytes(p));
   }
   return block;
 }
@@ -173,7 +193,7 @@ void multiply_decoded(const LinearBlock& block, const LinearKernels& kernels,
   plain.b = block.scratch;
   plain.panel_bytes = block.num_steps * kPanelStepBytes;
   plain.num_panels = 1;
-  plain.codes = plain.decoded = nullptr;
+  plain.codes = nullptr;
   plain.scratch = nullptr;
   for (int64_t panel = 0; panel < block.num_panels; ++panel) {
     const char* b = block.b + panel * block.panel_bytes;

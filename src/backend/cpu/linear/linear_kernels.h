@@ -72,11 +72,12 @@ struct LinearBlock {
   // null if panels are plain.
   const WeightPatch* const* patches;
   char* scratch;
-  // Of panels of code_panels.h, else null: their layout, and that of the panel in `scratch` which
-  // one of them is decoded to.
+  // Of panels of code_panels.h, else null: their layout. `scratch` has room for one of them
+  // decoded, and `totals` [panels][rows of the tiles][32] for products of parts of them.
   const CodePanels* codes;
-  const CodePanels* decoded;
-  // [rows][groups], the sums of the activations over each group; null if there are no offsets.
+  float* totals;
+  // [tiles][groups][rows], the sums of the activations over each group; null if there are no
+  // offsets.
   const float* sums;
 };
 

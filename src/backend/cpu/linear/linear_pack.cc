@@ -7,6 +7,31 @@
 #include "base/check.h"
 
 namespace nanovllm {
+namespace {
+
+// element(i) is that of column i. In sixteen sums, which are added up by halves: the same however
+// rows are packed.
+template <typename Element>
+void sum_groups_of(Element element, int64_t columns, int64_t group_columns, float* out,
+                   int64_t stride) {
+  constexpr int64_t kLanes = 16;
+  for (int64_t begin = 0; begin < columns; begin += group_columns) {
+    const int64_t end = std::min(columns, begin + group_columns);
+    std::array<float, kLanes> sums = {};
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += element(i + lane);
+    }
+    for (; i < end; ++i) sums[(i - begin) % kLanes] += element(i);
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+      for (int64_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    }
+    *out = sums[0];
+    out += stride;
+  }
+}
+
+}  // namespace
 
 const LinearKernels& linear_kernels(Isa isa) {
   static constexpr LinearKernels kPortable = {linear_bf16_portable,
@@ -168,27 +193,19 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
   }
 }
 
-// In sixteen sums, which are added up in their order: the same however rows are packed.
 void sum_groups(const void* row, DType dtype, bool to_bf16, int64_t columns, int64_t group_columns,
-                float* out) {
-  constexpr int64_t kLanes = 16;
-  const auto element = [&](int64_t i) {
-    if (dtype == DType::kBFloat16) return to_float(static_cast<const BFloat16*>(row)[i]);
-    const float value = static_cast<const float*>(row)[i];
-    return to_bf16 ? to_float(to_bfloat16(value)) : value;
-  };
-  for (int64_t begin = 0; begin < columns; begin += group_columns) {
-    const int64_t end = std::min(columns, begin + group_columns);
-    std::array<float, kLanes> sums = {};
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += element(i + lane);
-    }
-    for (; i < end; ++i) sums[(i - begin) % kLanes] += element(i);
-    float sum = 0;
-    for (const float lane : sums) sum += lane;
-    *out++ = sum;
+                float* out, int64_t stride) {
+  if (dtype == DType::kBFloat16) {
+    const auto* values = static_cast<const BFloat16*>(row);
+    return sum_groups_of([=](int64_t i) { return to_float(values[i]); }, columns, group_columns,
+                         out, stride);
   }
+  const auto* values = static_cast<const float*>(row);
+  if (to_bf16) {
+    return sum_groups_of([=](int64_t i) { return to_float(to_bfloat16(values[i])); }, columns,
+                         group_columns, out, stride);
+  }
+  sum_groups_of([=](int64_t i) { return values[i]; }, columns, group_columns, out, stride);
 }
 
 }  // namespace nanovllm

@@ -33,8 +33,9 @@ inline constexpr int kMaxPackedRows = 32;  // at once
 void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, int64_t columns,
                DType dtype, int64_t num_words, void* out, bool past_caches = false);
 
-// out[g] = the sum of a row's elements in group g, of float32 rounded to bfloat16 if so wanted.
+// out[g * stride] = the sum of a row's elements in group g, of float32 rounded to bfloat16 if so
+// wanted.
 void sum_groups(const void* row, DType dtype, bool to_bf16, int64_t columns, int64_t group_columns,
-                float* out);
+                float* out, int64_t stride);
 
 }  // namespace nanovllm

@@ -98,7 +98,6 @@ void pack_codes(ThreadPool& pool, const PanelPacker& packer, const CodePanels& s
                 HostArena& arena, LinearPart& part) {
   part.layout = packer.pieces[0].codes->layout;
   part.codes = shape;
-  part.decoded = decoded_shape(shape);
   part.panel_bytes = shape.panel_bytes;
   part.panels = arena.allocate(static_cast<size_t>(part.num_panels * part.panel_bytes));
   pool.parallel_for(part.num_panels, [&](int64_t panel, int) {

@@ -25,9 +25,7 @@ struct LinearPart {
   // Of kCoded12: all patches, and where each panel's begin.
   std::unique_ptr<Buffer> patches;
   std::vector<const WeightPatch*> panel_patches;
-  // Of kGroup, kByte and kSuper: how a panel lies in memory, and how what it is decoded to does.
-  CodePanels codes = {};
-  CodePanels decoded = {};
+  CodePanels codes = {};  // of kGroup, kByte and kSuper: how a panel lies in memory
 
   bool has_codes() const {
     return layout != WeightLayout::kPlain && layout != WeightLayout::kCoded12;
