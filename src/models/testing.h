@@ -120,8 +120,10 @@ class ModelRig {
     caches_ = split_kv_memory(*backend_, spec, groups, kv_memory_->data(),
                               static_cast<int>(blocks.size()));
     const auto states = model_->state_groups();
-    state_memory_ = backend_->allocate(state_bytes(*backend_, states) * kMaxSequences);
-    state_caches_ = split_state_memory(*backend_, states, state_memory_->data(), kMaxSequences);
+    constexpr int kMaxSlots = kSlotsOfSequence * kMaxSequences;
+    state_memory_ = backend_->allocate(state_bytes(*backend_, states, kMaxSlots, kMaxSequences));
+    state_caches_ =
+        split_state_memory(*backend_, states, state_memory_->data(), kMaxSlots, kMaxSequences);
     for (int s = 0; s < kMaxSequences; ++s) {
       sequences_[s].states = {.slot = 2 * s, .next = 2 * s + 1, .log = s};
     }

@@ -35,10 +35,19 @@ std::string beside_states(int64_t bytes) {
   return bytes > 0 ? fmt::format(" beside {} for states", bytes) : "";
 }
 
-// Of how many sequences there will be states.
-int64_t plan_states(const EngineConfig& config, const KvCacheDemand& demand,
-                    const DeviceMemory& memory) {
-  if (demand.state_bytes == 0) return 0;
+struct StateRoom {
+  int64_t num_sequences = 0;
+  int64_t num_kept = 0;  // besides
+
+  int64_t num_slots() const { return kSlotsOfSequence * num_sequences + num_kept; }
+  int64_t bytes(const KvCacheDemand& demand) const {
+    return num_sequences * demand.state_bytes + num_kept * demand.slot_bytes;
+  }
+};
+
+StateRoom plan_states(const EngineConfig& config, const KvCacheDemand& demand,
+                      const DeviceMemory& memory) {
+  if (demand.state_bytes == 0) return {};
   if (config.state_cache_memory && *config.state_cache_memory < demand.state_bytes) {
     throw_error(ErrorCode::kInvalidArgument,
                 "state_cache_memory is {}, but the states of one sequence need {}",
@@ -50,7 +59,13 @@ int64_t plan_states(const EngineConfig& config, const KvCacheDemand& demand,
   }
   if (config.kv_cache_memory) bytes = *config.kv_cache_memory / 3;
   if (config.state_cache_memory) bytes = *config.state_cache_memory;
-  return std::clamp<int64_t>(bytes / demand.state_bytes, 1, config.max_num_seqs);
+  StateRoom room;
+  room.num_sequences = std::clamp<int64_t>(bytes / demand.state_bytes, 1, config.max_num_seqs);
+  const int64_t left = std::max<int64_t>(0, bytes - room.bytes(demand));
+  if (config.enable_prefix_caching) {
+    room.num_kept = std::min(left / demand.slot_bytes, kMostKept * room.num_sequences);
+  }
+  return room;
 }
 
 // The most blocks that a request of the whole context can use, whose last token needs none: where a
@@ -175,8 +190,8 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
                           const DeviceMemory& memory) {
   // Kernels address the cache's tokens by 32-bit slots.
   const int64_t most = std::numeric_limits<int32_t>::max() / demand.block_size;
-  const int64_t num_states = plan_states(config, demand, memory);
-  const int64_t reserved = num_states * demand.state_bytes;
+  const StateRoom states = plan_states(config, demand, memory);
+  const int64_t reserved = states.bytes(demand);
   int64_t num_blocks = config.num_kvcache_blocks;
   std::string reason = "num_kvcache_blocks";
   if (num_blocks > 0 && num_blocks < least_blocks(demand)) {
@@ -220,39 +235,43 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
         counted(num_blocks, "block"), num_blocks * demand.block_bytes, beside_states(reserved),
         free_bytes, memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
   }
-  return {static_cast<int>(num_blocks), std::move(reason), static_cast<int>(num_states)};
+  return {static_cast<int>(num_blocks), std::move(reason), static_cast<int>(states.num_sequences),
+          static_cast<int>(states.num_slots())};
 }
 
-KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks, int64_t least_states) {
+KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks, int64_t least_states,
+                        int64_t least_slots) {
   KvCachePlan shared = plan;
   shared.num_states = static_cast<int>(std::min<int64_t>(plan.num_states, least_states));
+  shared.num_state_slots = static_cast<int>(std::min<int64_t>(plan.num_state_slots, least_slots));
   if (least_blocks >= plan.num_blocks) return shared;
   shared.num_blocks = static_cast<int>(least_blocks);
   shared.reason = "what another rank holds";
   return shared;
 }
 
-int64_t state_bytes(const Backend& backend, std::span<const StateGroup> groups) {
+int64_t state_bytes(const Backend& backend, std::span<const StateGroup> groups, int num_slots,
+                    int num_logs) {
   int64_t bytes = 0;
   for (const auto& [spec, layers] : groups) {
     const StateBytes one = backend.state_bytes(spec);
-    bytes += (kSlotsOfSequence * one.slot + one.log) * std::ssize(layers);
+    bytes += (one.slot * num_slots + one.log * num_logs) * std::ssize(layers);
   }
   return bytes;
 }
 
 std::vector<StateCache> split_state_memory(const Backend& backend,
                                            std::span<const StateGroup> groups, void* memory,
-                                           int num_sequences) {
+                                           int num_slots, int num_logs) {
   std::vector<StateCache> caches;
   auto* begin = static_cast<char*>(memory);
   for (const auto& [spec, layers] : groups) {
     const StateBytes one = backend.state_bytes(spec);
     for (const int layer : layers) {
       if (std::ssize(caches) <= layer) caches.resize(layer + 1);
-      char* const logs = begin + kSlotsOfSequence * one.slot * num_sequences;
+      char* const logs = begin + one.slot * num_slots;
       caches[layer] = {.spec = spec, .slots = begin, .logs = logs};
-      begin = logs + one.log * num_sequences;
+      begin = logs + one.log * num_logs;
     }
   }
   return caches;

@@ -41,8 +41,10 @@ ContextLimit context_in(const EngineConfig& config, const ContextLimit& context,
 
 struct KvCacheDemand {
   int64_t block_bytes = 0;
-  // Of what recurrent layers keep of one running sequence; 0 = there are none.
+  // Of what recurrent layers keep of one running sequence, kSlotsOfSequence slots and a log; 0 =
+  // there are none.
   int64_t state_bytes = 0;
+  int64_t slot_bytes = 0;
   int block_size = 0;              // tokens
   int context = 0;                 // tokens
   int64_t weight_bytes = 0;        // of this rank, in memory
@@ -78,6 +80,8 @@ struct KvCachePlan {
   std::string reason;
   // Sequences whose states there is room for; 0 = none have any.
   int num_states = 0;
+  // Slots of states: those of the sequences, and others for states that are kept for prompts.
+  int num_state_slots = 0;
 };
 
 // The number of blocks:
@@ -88,7 +92,8 @@ struct KvCachePlan {
 //   the largest step, and, on the CPU, no more than the larger of kWeightsUnasked times the weights
 //   and kKvCacheBytesUnasked, and kRequestsUnasked such requests.
 // States of recurrent layers have state_cache_memory or, by default, a third of that memory, and
-// blocks the rest: room for one sequence at least, for max_num_seqs at most. Beside a
+// blocks the rest: room for one sequence at least, for max_num_seqs at most, and for kMostKept
+// states for each of them that are kept for prompts, if any are. Beside a
 // kv_cache_memory or num_kvcache_blocks that are given, a state_cache_memory that is given is
 // memory of its own; and beside num_kvcache_blocks alone, the default is half of what those blocks
 // take. Throws Error(kOutOfMemory), with the bytes needed and free, if that does not fit or is less
@@ -98,15 +103,19 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
                           const DeviceMemory& memory);
 // A rank's plan where all ranks have as many blocks, and room for as many states, as the one with
 // the least memory.
-KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks, int64_t least_states = 0);
+KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks, int64_t least_states = 0,
+                        int64_t least_slots = 0);
 
 // Slots for states of such a sequence: one that it reads, one that it writes next.
 inline constexpr int kSlotsOfSequence = 2;
-// What a running sequence has of all layers' slots and logs.
-int64_t state_bytes(const Backend& backend, std::span<const StateGroup> groups);
-// Each layer's part, by layer, of memory for so many sequences.
+// As many as a chat of some turns has use for.
+inline constexpr int kMostKept = 16;
+// Of all layers' slots and logs.
+int64_t state_bytes(const Backend& backend, std::span<const StateGroup> groups, int num_slots,
+                    int num_logs);
+// Each layer's part, by layer, of memory for so many.
 std::vector<StateCache> split_state_memory(const Backend& backend,
                                            std::span<const StateGroup> groups, void* memory,
-                                           int num_sequences);
+                                           int num_slots, int num_logs);
 
 }  // namespace nanovllm

@@ -66,14 +66,18 @@ TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
 TEST(KvCachePlan, StatesHaveAThirdOfTheMemoryOrWhatTheyAreGiven) {
   KvCacheDemand demand = kDemand;
   demand.state_bytes = 3000;
+  demand.slot_bytes = 1000;
   const auto plan = [&](const EngineConfig& config, int64_t free) {
     const KvCachePlan planned = plan_kv_cache(config, demand, cpu_with(free));
     return std::pair(planned.num_states, planned.num_blocks);
   };
   EngineConfig config = config_for(512);
-  EXPECT_EQ(plan(config, 100'000), std::pair(4, 28));  // of 40,000
+  EXPECT_EQ(plan(config, 100'000), std::pair(4, 27));  // of 40,000: one is kept
   EXPECT_EQ(plan(config, 12'000), std::pair(1, 1));    // one sequence at least
   EXPECT_EQ(plan(config_for(2), 100'000), std::pair(2, 14));
+  config.enable_prefix_caching = false;
+  EXPECT_EQ(plan(config, 100'000), std::pair(4, 28));
+  config.enable_prefix_caching = true;
   config.state_cache_memory = 6500;
   EXPECT_EQ(plan(config, 100'000), std::pair(2, 34));
   config.kv_cache_memory = 20'000;  // beside that
@@ -90,22 +94,39 @@ TEST(KvCachePlan, StatesHaveAThirdOfTheMemoryOrWhatTheyAreGiven) {
   EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).num_states, 0);
 }
 
+TEST(KvCachePlan, StatesAreKeptInWhatRunningSequencesLeave) {
+  KvCacheDemand demand = kDemand;
+  demand.state_bytes = 3000;
+  demand.slot_bytes = 1000;
+  const auto num_slots = [&](const EngineConfig& config) {
+    return plan_kv_cache(config, demand, cpu_with(100'000)).num_state_slots;
+  };
+  EngineConfig config = config_for(512);
+  EXPECT_EQ(num_slots(config), 2 * 4 + 1);
+  config.max_num_seqs = 1;
+  EXPECT_EQ(num_slots(config), 2 + 10);
+  config.state_cache_memory = 30'000;
+  EXPECT_EQ(num_slots(config), 2 + kMostKept);
+  config.enable_prefix_caching = false;
+  EXPECT_EQ(num_slots(config), 2);
+}
+
 TEST(KvCachePlan, EachRecurrentLayerHasSlotsAndLogsOfItsOwn) {
   const auto backend = make_cpu_backend(1);
   const StateSpec narrow = {1, 2, 16, 32, 4, DType::kFloat32};
   const StateSpec wide = {2, 2, 64, 64, 4, DType::kBFloat16};
   const std::vector<StateGroup> groups = {{narrow, {0, 3}}, {wide, {1}}};
-  constexpr int kSequences = 3;
-  std::vector<char> memory(kSequences * state_bytes(*backend, groups));
-  const auto caches = split_state_memory(*backend, groups, memory.data(), kSequences);
+  constexpr int kSlots = 7, kLogs = 3;
+  std::vector<char> memory(state_bytes(*backend, groups, kSlots, kLogs));
+  const auto caches = split_state_memory(*backend, groups, memory.data(), kSlots, kLogs);
   ASSERT_EQ(caches.size(), 4U);
   EXPECT_EQ(caches[2].slots, nullptr);  // no recurrent layer
   const char* end = memory.data();
   for (const int layer : {0, 3, 1}) {
     const StateBytes bytes = backend->state_bytes(layer == 1 ? wide : narrow);
     EXPECT_EQ(caches[layer].slots, end);
-    EXPECT_EQ(caches[layer].logs, end + 2 * kSequences * bytes.slot);
-    end += kSequences * (2 * bytes.slot + bytes.log);
+    EXPECT_EQ(caches[layer].logs, end + kSlots * bytes.slot);
+    end += kSlots * bytes.slot + kLogs * bytes.log;
   }
   EXPECT_EQ(end, memory.data() + memory.size());
 }

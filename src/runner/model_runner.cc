@@ -154,7 +154,8 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
   return nanovllm::plan_kv_cache(
       config_,
       {.block_bytes = kv_block_bytes(*backend_, kv_spec_, cache_groups_),
-       .state_bytes = state_bytes(*backend_, state_groups_),
+       .state_bytes = state_bytes(*backend_, state_groups_, kSlotsOfSequence, 1),
+       .slot_bytes = state_bytes(*backend_, state_groups_, 1, 0),
        .block_size = config_.kvcache_block_size,
        .context = max_model_len_,
        .weight_bytes = model_->weight_bytes(),
@@ -166,11 +167,12 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
        .limit = memory.limit});
 }
 
-void ModelRunner::allocate_kv_cache(int num_blocks, int num_states) {
-  state_memory_ =
-      backend_->allocate(static_cast<size_t>(state_bytes(*backend_, state_groups_) * num_states));
-  state_caches_ = split_state_memory(*backend_, state_groups_, state_memory_->data(), num_states);
-  num_states_ = num_states;
+void ModelRunner::allocate_kv_cache(int num_blocks, int num_state_slots, int num_state_logs) {
+  state_memory_ = backend_->allocate(
+      static_cast<size_t>(state_bytes(*backend_, state_groups_, num_state_slots, num_state_logs)));
+  state_caches_ = split_state_memory(*backend_, state_groups_, state_memory_->data(),
+                                     num_state_slots, num_state_logs);
+  state_pool_ = {.num_slots = num_state_slots, .num_logs = num_state_logs, .chunk = kStateChunk};
   kv_cache_memory_ =
       backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_) * num_blocks);
   kv_caches_ =
@@ -379,9 +381,11 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   KvCachePlan plan = runner->plan_kv_cache();
   if (group != nullptr) {
     const int64_t least_blocks = group->min_over_ranks(rank, plan.num_blocks);
-    plan = shared_plan(plan, least_blocks, group->min_over_ranks(rank, plan.num_states));
+    const int64_t least_states = group->min_over_ranks(rank, plan.num_states);
+    plan = shared_plan(plan, least_blocks, least_states,
+                       group->min_over_ranks(rank, plan.num_state_slots));
   }
-  runner->allocate_kv_cache(plan.num_blocks, plan.num_states);
+  runner->allocate_kv_cache(plan.num_blocks, plan.num_state_slots, plan.num_states);
   runner->describe(info);
   const ContextLimit context = runner->context();
   info.sizing =
@@ -389,7 +393,9 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                   context.num_tokens, context.reason, info.num_kvcache_tokens(), plan.reason);
   if (plan.num_states > 0) {
     info.sizing +=
-        fmt::format("; there is room for the states of {}", counted(plan.num_states, "sequence"));
+        fmt::format("; there is room for the states of {}, and for {} that are kept for prompts",
+                    counted(plan.num_states, "sequence"),
+                    plan.num_state_slots - kSlotsOfSequence * plan.num_states);
   }
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -37,19 +37,16 @@ class ModelRunner final : public Runner {
   // How many blocks the config asks for or this rank has memory for. Throws what
   // nanovllm::plan_kv_cache() throws.
   KvCachePlan plan_kv_cache() const;
-  // To be called once, before the first step. num_states: of how many sequences there is room for
-  // the states of recurrent layers.
-  void allocate_kv_cache(int num_blocks, int num_states = 0);
+  // To be called once, before the first step. The slots and logs are for the states of recurrent
+  // layers.
+  void allocate_kv_cache(int num_blocks, int num_state_slots = 0, int num_state_logs = 0);
   // How long a request may be, now that the KV cache is there.
   ContextLimit context() const;
   // Fills in all of `info` except load_seconds.
   void describe(EngineInfo& info) const;
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
-  StatePoolSize state_pool() const override {
-    return {
-        .num_slots = kSlotsOfSequence * num_states_, .num_logs = num_states_, .chunk = kStateChunk};
-  }
+  StatePoolSize state_pool() const override { return state_pool_; }
   std::span<const int> kv_windows() const override { return kv_windows_; }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   StepCost step_cost() const override;
@@ -108,7 +105,7 @@ class ModelRunner final : public Runner {
   std::vector<StateGroup> state_groups_;
   std::unique_ptr<Buffer> state_memory_;
   std::vector<StateCache> state_caches_;  // by layer
-  int num_states_ = 0;
+  StatePoolSize state_pool_;
 
   std::unique_ptr<Buffer> staging_;  // on the device: the integers of the step that runs
   std::array<Slot, 2> slots_;
