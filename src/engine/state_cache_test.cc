@@ -14,30 +14,31 @@
 namespace nanovllm {
 namespace {
 
-constexpr int kBlockSize = 256, kChunk = 64, kVocabSize = 50;
+constexpr int kRealBlock = 256, kRealChunk = 64, kFewTokens = 50;
 constexpr int64_t kKiB = 1024;
 constexpr int64_t kTokenBytes = 12 * kKiB, kSlotBytes = 18432 * kKiB, kLogBytes = 13824 * kKiB;
 
 // Blocks for so many tokens, and states in half as much memory.
-FakeEngineOptions sizes_for(int64_t num_tokens, int max_num_seqs, int block_size = kBlockSize) {
+FakeEngineOptions sizes_for(int64_t num_tokens, int max_num_seqs, int block_size = kRealBlock) {
   const int64_t state_bytes = num_tokens * kTokenBytes / 2;
   const int64_t num_slots = (state_bytes - max_num_seqs * kLogBytes) / kSlotBytes;
   EXPECT_GE(num_slots, 2 * max_num_seqs);
-  return {.num_blocks = static_cast<int>(num_tokens / block_size),
-          .block_size = block_size,
-          .vocab_size = kVocabSize,
-          .max_model_len = 1 << 17,
-          .max_num_batched_tokens = 4096,
-          .max_num_seqs = max_num_seqs,
-          .states = {
-              .num_slots = static_cast<int>(num_slots), .num_logs = max_num_seqs, .chunk = kChunk}};
+  return {
+      .num_blocks = static_cast<int>(num_tokens / block_size),
+      .block_size = block_size,
+      .vocab_size = kFewTokens,
+      .max_model_len = 1 << 17,
+      .max_num_batched_tokens = 4096,
+      .max_num_seqs = max_num_seqs,
+      .states = {
+          .num_slots = static_cast<int>(num_slots), .num_logs = max_num_seqs, .chunk = kRealChunk}};
 }
 
 class Texts {
  public:
   Ids some(int count) {
     Ids ids(count);
-    for (int32_t& id : ids) id = static_cast<int32_t>(1 + rng_() % (kVocabSize - 1));
+    for (int32_t& id : ids) id = static_cast<int32_t>(1 + rng_() % (kFewTokens - 1));
     return ids;
   }
 
@@ -80,7 +81,7 @@ TEST(StateCache, AChatComputesItsNewTokensAndTwoBlocks) {
     int num_new = 700;
     for (int turn = 0; turn < 10; ++turn) {
       const RequestOutput output = answers_to(engine, {prompt}, 30 + 70 * turn)[0];
-      EXPECT_LE(num_recomputed(output), num_new + 2 * std::max(block_size, kChunk)) << turn;
+      EXPECT_LE(num_recomputed(output), num_new + 2 * std::max(block_size, kRealChunk)) << turn;
       const Ids question = texts.some(20 + 31 * turn);
       append(prompt, output.outputs[0].token_ids);
       append(prompt, question);
@@ -130,7 +131,7 @@ TEST(StateCache, ABeginningThatManyHaveIsComputedTwice) {
     append(prompt, texts.some(kQuestion));
     num_computed += num_recomputed(answers_to(engine, {prompt}, 20)[0]);
   }
-  EXPECT_LE(num_computed, 2 * kBeginning + kNumUsers * (kQuestion + kBlockSize));
+  EXPECT_LE(num_computed, 2 * kBeginning + kNumUsers * (kQuestion + kRealBlock));
 }
 
 TEST(StateCache, APreemptedSequenceGoesOnFromTheLastBoundaryThatItPassed) {

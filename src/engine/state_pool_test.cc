@@ -10,7 +10,7 @@
 namespace nanovllm {
 namespace {
 
-constexpr int kBlockSize = 4, kChunk = 8;
+constexpr int kSmallBlock = 4, kSmallChunk = 8;
 constexpr int kNoState = TextChain::kNone;
 
 uint64_t hash(uint64_t parent, std::span<const int32_t> ids) {
@@ -27,7 +27,7 @@ Sequence sequence_of(int num_tokens, int32_t first = 0) {
 
 // A pool and a chain without blocks: the states are its only group.
 struct Pool {
-  explicit Pool(StatePoolSize size) : states(size, kBlockSize, chain, 0) {}
+  explicit Pool(StatePoolSize size) : states(size, kSmallBlock, chain, 0) {}
 
   // Computes tokens of a sequence in one step, and adds their blocks to the chain.
   void compute(Sequence& sequence, int num_tokens) {
@@ -38,10 +38,10 @@ struct Pool {
   }
   void register_up_to(Sequence& sequence, int num_tokens) {
     PrefixChain& prefix = sequence.chain;
-    while (prefix.num_blocks < num_tokens / kBlockSize) {
+    while (prefix.num_blocks < num_tokens / kSmallBlock) {
       const auto ids =
           std::span(sequence.token_ids)
-              .subspan(static_cast<size_t>(prefix.num_blocks) * kBlockSize, kBlockSize);
+              .subspan(static_cast<size_t>(prefix.num_blocks) * kSmallBlock, kSmallBlock);
       const TextChain::Text text = chain.text(prefix.node, 0, ids);
       const int found = chain.find(text);
       const int node = found == TextChain::kNone ? chain.add(text) : found;
@@ -51,7 +51,7 @@ struct Pool {
   // The slot of the state behind so many of a sequence's tokens, which are registered.
   int kept_at(const Sequence& sequence, int num_tokens) const {
     int node = sequence.chain.node;
-    for (int i = sequence.chain.num_blocks; i > num_tokens / kBlockSize; --i) {
+    for (int i = sequence.chain.num_blocks; i > num_tokens / kSmallBlock; --i) {
       node = chain.parent(node);
     }
     return chain.block(node, 0);
@@ -60,12 +60,12 @@ struct Pool {
     return states.check_integrity(sequences);
   }
 
-  TextChain chain{16, kBlockSize, 1, hash};
+  TextChain chain{16, kSmallBlock, 1, hash};
   StatePool states;
 };
 
 TEST(StatePool, GivesASequenceTwoSlotsAndALogUntilThereAreNone) {
-  Pool pool({.num_slots = 4, .num_logs = 2, .chunk = kChunk});
+  Pool pool({.num_slots = 4, .num_logs = 2, .chunk = kSmallChunk});
   Sequence a = sequence_of(10), b = sequence_of(10), c = sequence_of(10);
   pool.states.allocate(a, {});
   EXPECT_TRUE(pool.states.has_room());
@@ -82,7 +82,7 @@ TEST(StatePool, GivesASequenceTwoSlotsAndALogUntilThereAreNone) {
 }
 
 TEST(StatePool, AStateMovesToTheOtherSlotWhenTheNextChunkOpens) {
-  Pool pool({.num_slots = 2, .num_logs = 1, .chunk = kChunk});
+  Pool pool({.num_slots = 2, .num_logs = 1, .chunk = kSmallChunk});
   Sequence sequence = sequence_of(500);
   sequence.num_cacheable_tokens = 0;
   pool.states.allocate(sequence, {});
@@ -93,20 +93,20 @@ TEST(StatePool, AStateMovesToTheOtherSlotWhenTheNextChunkOpens) {
     return sequence.states;
   };
   EXPECT_EQ(computed(1), first);
-  EXPECT_EQ(computed(kChunk), first);  // whole, and not folded yet
+  EXPECT_EQ(computed(kSmallChunk), first);  // whole, and not folded yet
   StateSlots second = first;
   std::swap(second.slot, second.next);
-  second.len = kChunk;
-  EXPECT_EQ(computed(kChunk + 1), second);
-  EXPECT_EQ(computed(2 * kChunk), second);
+  second.len = kSmallChunk;
+  EXPECT_EQ(computed(kSmallChunk + 1), second);
+  EXPECT_EQ(computed(2 * kSmallChunk), second);
   StateSlots later = first;
-  later.len = 4 * kChunk;
-  EXPECT_EQ(computed(4 * kChunk + 7), later);  // two chunks in one step: one other slot
+  later.len = 4 * kSmallChunk;
+  EXPECT_EQ(computed(4 * kSmallChunk + 7), later);  // two chunks in one step: one other slot
   EXPECT_EQ(pool.states.num_kept(), 0);
 }
 
 TEST(StatePool, KeepsTheStateAtTheLastBoundaryBelowAPromptsEnd) {
-  Pool pool({.num_slots = 8, .num_logs = 2, .chunk = kChunk});
+  Pool pool({.num_slots = 8, .num_logs = 2, .chunk = kSmallChunk});
   Sequence a = sequence_of(43), b = sequence_of(41);
   pool.states.allocate(a, {});
   EXPECT_EQ(pool.states.num_tokens_to_state(a, 43), 43);  // which ends less than a chunk behind it
@@ -150,7 +150,7 @@ TEST(StatePool, AStepEndsNoMoreThanAChunkBehindAStateThatIsToBeKept) {
 }
 
 TEST(StatePool, ThereIsAStateInEachEightThousandTokens) {
-  Pool pool({.num_slots = 8, .num_logs = 1, .chunk = kChunk});
+  Pool pool({.num_slots = 8, .num_logs = 1, .chunk = kSmallChunk});
   Sequence a = sequence_of(20000);
   pool.states.allocate(a, {});
   while (a.num_computed_tokens < 20000) {
@@ -164,7 +164,7 @@ TEST(StatePool, ThereIsAStateInEachEightThousandTokens) {
 }
 
 TEST(StatePool, ARunningSequenceKeepsTheLastStateThatItPassed) {
-  Pool pool({.num_slots = 8, .num_logs = 1, .chunk = kChunk});
+  Pool pool({.num_slots = 8, .num_logs = 1, .chunk = kSmallChunk});
   Sequence a = sequence_of(3);
   pool.states.allocate(a, {});
   for (int end = 3; end < 60; ++end) {
@@ -181,7 +181,7 @@ TEST(StatePool, ARunningSequenceKeepsTheLastStateThatItPassed) {
 
 // The step that is collected left a state that the step behind it, which is in flight, has read.
 TEST(StatePool, AStateIsKeptThoughTheNextStepHasOpenedAChunk) {
-  Pool pool({.num_slots = 4, .num_logs = 1, .chunk = kChunk});
+  Pool pool({.num_slots = 4, .num_logs = 1, .chunk = kSmallChunk});
   Sequence a = sequence_of(20);
   pool.states.allocate(a, {});
   a.num_computed_tokens = 17;
@@ -198,7 +198,7 @@ TEST(StatePool, AStateIsKeptThoughTheNextStepHasOpenedAChunk) {
 }
 
 TEST(StatePool, KeptStatesMakeWayForThoseThatRun) {
-  Pool pool({.num_slots = 4, .num_logs = 2, .chunk = kChunk});
+  Pool pool({.num_slots = 4, .num_logs = 2, .chunk = kSmallChunk});
   Sequence a = sequence_of(20), b = sequence_of(20, 1000), c = sequence_of(20, 2000);
   for (Sequence* sequence : {&a, &b}) {
     pool.states.allocate(*sequence, {});
@@ -215,7 +215,7 @@ TEST(StatePool, KeptStatesMakeWayForThoseThatRun) {
 }
 
 TEST(StatePool, AStateWhoseBlocksAreGoneIsForgotten) {
-  Pool pool({.num_slots = 4, .num_logs = 1, .chunk = kChunk});
+  Pool pool({.num_slots = 4, .num_logs = 1, .chunk = kSmallChunk});
   Sequence a = sequence_of(20);
   pool.states.allocate(a, {});
   pool.compute(a, 20);
