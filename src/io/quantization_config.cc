@@ -202,7 +202,7 @@ QuantizationConfig read(const JsonFields& fields, const std::string& method) {
 }
 
 // As compressed-tensors' match_name(): the whole name, or Python's re.match, which may end early.
-bool matches_name(const std::string& pattern, std::string_view module) {
+bool matches_name(const std::string& pattern, std::string_view module, const std::string& where) {
   if (!pattern.starts_with("re:")) return module == pattern;
   int result = 0;
   PCRE2_SIZE offset = 0;
@@ -220,12 +220,14 @@ bool matches_name(const std::string& pattern, std::string_view module) {
     pcre2_match_data_free(data);
     if (result >= 0 || result == PCRE2_ERROR_NOMATCH) return result >= 0;
   }
-  throw_error(ErrorCode::kCorruptData,
-              "quantization_config: the regular expression {} does not compile or takes too long",
-              printable(pattern));
+  throw_error(
+      ErrorCode::kCorruptData,
+      "{}: the regular expression {} does not compile or takes too long for module {}; write "
+      "it in another way",
+      where, printable(pattern), printable(module));
 }
 
-bool matches_class(const std::string& pattern, std::string_view module) {
+bool matches_class(const std::string& pattern, std::string_view module, const std::string&) {
   return pattern == (module.ends_with("embed_tokens") ? "Embedding" : "Linear");
 }
 
@@ -234,11 +236,13 @@ bool matches_class(const std::string& pattern, std::string_view module) {
 std::optional<WeightScheme> QuantizationConfig::scheme_of(std::string_view module) const {
   if (method != QuantizationMethod::kCompressedTensors) return scheme;
   for (const std::string& pattern : ignored) {
-    if (matches_name(pattern, module) || matches_class(pattern, module)) return std::nullopt;
+    for (const auto matches : {matches_name, matches_class}) {
+      if (matches(pattern, module, where)) return std::nullopt;
+    }
   }
   for (const auto matches : {matches_name, matches_class}) {
     for (const auto& [pattern, of_target] : targets) {
-      if (matches(pattern, module)) return of_target;
+      if (matches(pattern, module, where)) return of_target;
     }
   }
   return std::nullopt;

@@ -206,7 +206,12 @@ TEST(QuantizationConfig, BadFieldsAreNamed) {
     return config->scheme_of(std::string(60, 'a'));
   };
   for (const char* bad : {"(", "(a|aa|a*)*[^a]"}) {
-    EXPECT_EQ(error_of([&] { expression(bad); }).code(), ErrorCode::kCorruptData) << bad;
+    const Error error = error_of([&] { expression(bad); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData) << bad;
+    const std::string said = error.what();
+    EXPECT_EQ(said.find("config.json, quantization_config: the regular expression re:"), 0u)
+        << said;
+    EXPECT_NE(said.find("for module aaaa"), said.npos) << said;
   }
 }
 
