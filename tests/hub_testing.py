@@ -245,8 +245,8 @@ class Hub:
         piece = 1 << 16
         for begin in range(0, len(body) if cut is None else min(cut, len(body)), piece):
             part = body[begin:min(begin + piece, len(body) if cut is None else cut)]
+            request.sent += len(part)  # before who waits for them has them all
             handler.wfile.write(part)
-            request.sent += len(part)
             if self.speed and request.server == "files":
                 time.sleep(len(part) / self.speed)
         if cut is not None:
