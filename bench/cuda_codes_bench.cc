@@ -57,7 +57,7 @@ std::vector<Named> formats() {
   static const std::vector<float> fives = integers(5), sixes = integers(6), bytes = bytes_of(false),
                                   floats = bytes_of(true);
   using enum WeightLayout;
-  constexpr auto kHalf = DType::kFloat16, kBf16 = DType::kBFloat16;
+  constexpr auto kHalf = ScaleKind::kFloat16, kBf16 = ScaleKind::kBFloat16;
   constexpr auto kZero = CodeFormat::Offset::kZero, kMinimum = CodeFormat::Offset::kMinimum;
   return {{"int4", {kGroup, 4, kIntegers, 128, 0, kBf16}},
           {"AWQ", {kGroup, 4, kIntegers, 128, 0, kHalf, kZero}},
