@@ -36,7 +36,7 @@ endfunction()
 function(nanovllm_register_tests program)
   if(NOT NANOVLLM_SANITIZE)
     # Ranks of tests may share a GPU, where streams of one hardware queue would wait for each other.
-    gtest_discover_tests(${program} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
+    gtest_discover_tests(${program} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
       PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=32)
     return()
   endif()
