@@ -32,8 +32,9 @@ struct EngineConfig {
   // that is larger, 4 such sequences.
   std::optional<int64_t> kv_cache_memory;
   // Models with recurrent layers: bytes for their states, of each rank. Without it, they have a
-  // third of the memory for the KV cache, but never more than max_num_seqs sequences can use. So
-  // many sequences run at once as there is room for.
+  // third of the memory for the KV cache, but never more than max_num_seqs sequences can use, and
+  // 16 states for each of them that are kept for prompts which begin alike. So many sequences run
+  // at once as there is room for.
   std::optional<int64_t> state_cache_memory;
   // Blocks in the KV cache; -1 = as many as the memory above holds. If kv_cache_memory is given
   // too, the smaller of the two counts.

@@ -239,12 +239,12 @@ std::vector<int> random_windows(uint32_t seed) {
   return windows;
 }
 
-// In half of the runs: of as many sequences as may run, or fewer, in chunks that are shorter or
+// In half of the runs: of as many sequences as may run, or one fewer, in chunks that are shorter or
 // longer than blocks.
 StatePoolSize random_states(uint32_t seed, int max_num_seqs) {
   Workload random(seed);
   if (random.one_in(2)) return {};
-  const int num_logs = 1 + random.pick(max_num_seqs);
+  const int num_logs = std::max(1, max_num_seqs - random.pick(2));
   const int num_kept = random.one_in(2) ? 0 : random.pick(20);
   return {.num_slots = 2 * num_logs + num_kept, .num_logs = num_logs, .chunk = 2 + random.pick(8)};
 }
@@ -327,7 +327,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   }
   // The workload must have met what it is about.
   if (num_blocks < 20 && max_num_seqs > 2 && max_num_batched_tokens > 2) {
-    EXPECT_GT(num_preemptions, test::full_or_reduced(10, 0));
+    EXPECT_GT(num_preemptions, test::full_or_reduced(10, 3));
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
   for (const auto& [count, times] : num_times_drawn) EXPECT_LE(count, 4U) << times;

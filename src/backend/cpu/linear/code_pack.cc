@@ -200,8 +200,9 @@ std::optional<CodePanels> plan_code_panels(const HostMatrix& piece) {
       shape.values[i] = to_bfloat16(format.values[i & ((1 << format.code_bits) - 1)]).bits;
     }
   } else {
-    for (int i = 0; i < 64; ++i)
+    for (int i = 0; i < 64; ++i) {
       shape.values[i] = to_bfloat16(e4m3_to_float(static_cast<uint8_t>(i))).bits;
+    }
   }
   return shape;
 }
