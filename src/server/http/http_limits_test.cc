@@ -113,7 +113,7 @@ TEST(HttpLimits, ConnectionsOverTheirNumberAreRefused) {
 
 // The one that has been idle for the longest time, and none that has a request.
 TEST(HttpLimits, AnIdleConnectionMakesRoom) {
-  TestServer server({.max_connections = 3});
+  TestServer server({.max_connections = 3}, 1);
   Client busy(server->port());
   busy.send(get("/wait"));
   ASSERT_TRUE(comes_true([&] { return server->num_connections() == 1; }));
@@ -138,7 +138,7 @@ TEST(HttpLimits, AnIdleConnectionMakesRoom) {
 }
 
 TEST(HttpLimits, AConnectionIsIdleUntilTheHeadOfARequestIsWhole) {
-  TestServer server({.max_connections = 3});
+  TestServer server({.max_connections = 3}, 1);
   std::vector<Client> slow;
   for (int i = 0; i < 3; ++i) {
     slow.emplace_back(server->port()).send("G");

@@ -51,11 +51,12 @@ struct Seen {
 
 class TestServer {
  public:
-  explicit TestServer(HttpOptions options = {}) {
+  // With one thread things happen in the order in which clients ask for them.
+  explicit TestServer(HttpOptions options = {}, int num_threads = 2) {
     if (options.uds.empty() && options.port == HttpOptions().port) options.port = 0;
     server_ = make_http_server(context_, std::move(options),
                                [this](HttpExchange& exchange) { return handle(exchange); });
-    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { context_.run(); });
+    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { context_.run(); });
   }
   ~TestServer() {
     server_.reset();
