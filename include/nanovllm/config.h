@@ -70,6 +70,11 @@ struct EngineConfig {
   // columns, or "fp8", a scale a row; the head is int8. Embeddings, norms and routers stay. Empty =
   // weights are what the checkpoint has.
   std::string quantization;
+  // Speculative decoding: what may follow is guessed and verified, several tokens a step, which
+  // changes no token. A JSON object with vLLM's keys, the first of them "method": "suffix" copies
+  // from what stands earlier in the text or in other outputs with the same cache_salt, "ngram" from
+  // the text alone. Empty or "null" = off. On a CPU only.
+  std::string speculative_config;
   // A request without a seed gets one made from this number and its id.
   int64_t seed = 0;
   // CPU threads, at most 1,024; 0 = as many as affinity and cgroup limits allow.

@@ -133,6 +133,16 @@ bool BlockManager::reserve(Sequence& sequence, int num_tokens) {
   return true;
 }
 
+void BlockManager::shrink(Sequence& sequence, int num_tokens) {
+  const int num_rows_needed = rows_for(num_tokens);
+  NANOVLLM_CHECK(num_rows_needed >= sequence.chain.num_blocks);
+  std::vector<int32_t>& table = sequence.block_table;
+  for (; table.size() > place(num_rows_needed, 0); table.pop_back()) {
+    if (table.back() != kNoBlock) pool_.drop(table.back());
+  }
+  sequence.num_window_rows = std::min(sequence.num_window_rows, num_rows_needed);
+}
+
 int BlockManager::num_tokens_with_room(const Sequence& sequence, int num_tokens) const {
   const int rows = num_rows(sequence);
   // Rows in which only the groups with a window lack blocks come first.

@@ -42,6 +42,8 @@ class BlockManager {
   // Adds blocks until the first num_tokens tokens have room. Returns false and changes nothing if
   // there are not enough free blocks.
   bool reserve(Sequence& sequence, int num_tokens);
+  // Takes back blocks behind the first num_tokens tokens: room for guesses that were wrong.
+  void shrink(Sequence& sequence, int num_tokens);
   // Of the first num_tokens tokens, for how many reserve() would find room.
   int num_tokens_with_room(const Sequence& sequence, int num_tokens) const;
   // Of its next num_new_tokens, how many a step may compute: fewer where that leaves a state which

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "engine/speculative_config.h"
 #include "io/rounded_matrix.h"
 
 namespace nanovllm {
@@ -75,6 +76,7 @@ void EngineConfig::validate() const {
                 "quantised tells itself how: leave it out",
                 quantization);
   }
+  parse_speculative_config(speculative_config);
   check_range("num_threads (0 for as many as allowed)", num_threads, 0, 1024);
 }
 

@@ -46,6 +46,9 @@ std::span<const ConfigField> config_table() {
        "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads"},
       {"enable_expert_parallel", &C::enable_expert_parallel,
        "ranks share the experts of a mixture out, instead of slicing each"},
+      {"speculative_config", &C::speculative_config,
+       "guess tokens and verify several in a step, which changes no token: JSON with vLLM's keys, such "
+       "as {\"method\": \"suffix\"}"},
       {"seed", &C::seed, "base of the seeds of requests that bring none"},
       {"trace_file", &C::trace_file, "write a Chrome/Perfetto trace of the run to this file"},
   };

@@ -51,8 +51,9 @@ EngineCore::EngineCore(EngineParts parts)
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
-               .has_drafter = parts_.drafter != nullptr,
+               .has_drafter = parts_.drafting.drafter != nullptr,
                .seed = parts_.config.seed} {
+  if (parts_.drafting.drafter) drafting_.emplace(std::move(parts_.drafting), blocks_);
   const StepTime& time = scheduler_.time();
   if (time.most_seconds > 0 && time.cost.is_guess) learner_.emplace(time.cost);
 }
@@ -154,33 +155,18 @@ std::vector<RequestOutput> EngineCore::step() {
   return take_outputs();
 }
 
-// Asks for drafts where one token is left to compute. Nobody else gives up blocks for them.
-void EngineCore::propose_drafts(Completion& completion) {
-  // One token is drawn behind them, and it may be the last.
-  const int most = completion.max_num_tokens - completion.num_tokens() - 1;
-  if (completion.num_uncomputed_tokens() != 1 || most <= 0) return;
-  completion.draft_ids = parts_.drafter(completion, most);
-  NANOVLLM_CHECK(std::ssize(completion.draft_ids) <= most);
-  completion.request->cut_drafts(completion);
-  const int num_tokens = completion.num_tokens() + static_cast<int>(completion.draft_ids.size());
-  if (!blocks_.reserve(completion, num_tokens)) completion.draft_ids.clear();
-}
-
 // Schedules one step and hands it to the runner. False when there is nothing to run now, or when
 // the last one waits to be drawn.
 bool EngineCore::submit_step() {
   if (!in_flight_.empty() && !in_flight_.back().is_drawn) return false;
   context_.now = Clock::now();
-  // A state that has taken in a guess can't be had back.
-  if (parts_.drafter && !blocks_.has_states()) {
-    for (Sequence* sequence : scheduler_.running()) propose_drafts(completion_of(*sequence));
-  }
   const auto scheduled = scheduler_.schedule();
   for (Sequence* sequence : scheduler_.preempted()) {
     enter_phase(completion_of(*sequence), Phase::kPreempted);
     ++counts_.num_preemptions;
   }
   if (scheduled.empty()) return false;
+  if (drafting_) drafting_->propose(scheduled, info().max_num_batched_tokens);
   InFlightStep step;
   step.submitted_at = context_.now;
   step.num_running = static_cast<int>(scheduler_.running().size());
@@ -266,6 +252,7 @@ inline void EngineCore::take_tokens(const InFlightStep::Entry& entry,
   const size_t num_tokens = completion.token_ids.size();
   completion.request->append_output(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
+  if (drafting_) drafting_->collected(completion, static_cast<int>(num_tokens));
   counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&
       num_gained == completion.output().size()) {
@@ -281,6 +268,7 @@ inline bool EngineCore::register_computed(const InFlightStep::Entry& entry) {
   if (entry.sampled && !completion.draft_ids.empty()) {
     num_computed_tokens = completion.resolve_drafts(num_computed_tokens - entry.num_drafts);
     completion.num_computed_tokens = num_computed_tokens;
+    blocks_.shrink(completion, completion.num_tokens());
   }
   blocks_.register_computed(completion, num_computed_tokens);
   return num_computed_tokens >= completion.num_prompt_tokens;
@@ -376,6 +364,10 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_total_blocks = blocks_.num_blocks();
   last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
   learn_cost();
+  if (drafting_) {
+    drafting_->step_took(last_step_.num_prefill_tokens + last_step_.num_decode_tokens,
+                         last_step_.seconds);
+  }
   for (const auto& observer : parts_.observers) {
     observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
   }
@@ -395,6 +387,7 @@ void EngineCore::learn_cost() {
 void EngineCore::enter_phase(Completion& completion, Phase phase) noexcept {
   const Phase last = std::exchange(completion.phase, phase);
   if (last == phase) return;
+  if (drafting_ && phase == Phase::kNone) drafting_->ended(completion);
   if (last == Phase::kQueued && phase == Phase::kPrefill) {  // it never ran before
     completion.request->note_first_step();
     if (completion.num_cacheable_tokens > 0 && completion.reads_prefix_cache) {

@@ -12,6 +12,7 @@
 
 #include "engine/block_manager.h"
 #include "engine/cache_salts.h"
+#include "engine/drafting.h"
 #include "engine/in_flight_step.h"
 #include "engine/observer.h"
 #include "engine/remarks.h"
@@ -35,10 +36,9 @@ struct EngineParts {
   std::vector<int32_t> eos_token_ids;
   SamplingParams default_sampling_params;
   std::vector<std::unique_ptr<EngineObserver>> observers;
-  // Speculative decoding: proposes up to `most` tokens that may follow a sequence's own. Outputs
-  // are the same with it or without. Empty = off, as it always is yet (load.cc sets none; tests
-  // do); only then may a step be submitted before the last one is collected.
-  std::function<std::vector<int32_t>(const Sequence&, int most)> drafter;
+  // Speculative decoding: outputs are the same with it or without. With it, a sequence is in no
+  // step before its last one is collected.
+  DraftingParts drafting;
 };
 
 // See LLMEngine, whose methods these are. If Runner::max_in_flight() is 2, a step is scheduled and
@@ -84,7 +84,6 @@ class EngineCore {
   std::string check_integrity() const;
 
  private:
-  void propose_drafts(Completion& completion);
   bool submit_step();
   void draw(InFlightStep& step);
   bool collect_step();
@@ -113,6 +112,7 @@ class EngineCore {
   Scheduler scheduler_;
   RequestContext context_;
   CacheSalts salts_;
+  std::optional<Drafting> drafting_;
   ConstraintTable constraints_;
   bool withholds_remarks_ = false;
   Remarks remarks_;

@@ -335,6 +335,21 @@ class FakeRunner : public Runner {
   std::unordered_set<size_t> written_;  // slots, in the present step
 };
 
+// Drafts as a function of each sequence says.
+class FunctionDrafter final : public Drafter {
+ public:
+  using Function = std::function<std::vector<int32_t>(const Sequence&, int most)>;
+  explicit FunctionDrafter(Function function) : function_(std::move(function)) {}
+
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& one : requests) one.draft.ids = function_(*one.sequence, one.most);
+  }
+  void ended(const Sequence&) noexcept override {}
+
+ private:
+  const Function function_;
+};
+
 struct FakeEngineOptions {
   int num_blocks = 64;
   int block_size = 4;
@@ -352,7 +367,8 @@ struct FakeEngineOptions {
   std::string trace_file = {};
   std::vector<int> kv_windows = {0};
   StatePoolSize states = {};
-  std::function<std::vector<int32_t>(const Sequence&, int)> drafter = {};
+  FunctionDrafter::Function drafter = {};
+  std::optional<DraftPlanner> draft_planner = {};
 };
 
 struct FakeEngine {
@@ -380,7 +396,10 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   if (observer) parts.observers.push_back(std::move(observer));
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);
-  parts.drafter = options.drafter;
+  if (options.drafter) {
+    parts.drafting.drafter = std::make_unique<FunctionDrafter>(options.drafter);
+    parts.drafting.planner = options.draft_planner;
+  }
   auto runner =
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
                                    options.pipeline_depth, options.kv_windows, options.states);

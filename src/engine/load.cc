@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/signals.h"
+#include "engine/speculative_config.h"
 #include "engine/trace.h"
 #include "io/file.h"
 #include "io/gguf.h"
@@ -67,6 +68,13 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.runner = make_runner(model, config, parts.info, progress);
   parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
+  if (const auto speculative = parse_speculative_config(config.speculative_config)) {
+    if (parts.info.device_type != "cpu") {
+      throw_error(ErrorCode::kUnsupported,
+                  "speculative_config works on a CPU only; leave it out, or use --device cpu.");
+    }
+    parts.drafting = make_drafting(*speculative);
+  }
   // Not before: a model that can't be loaded leaves an older trace as it is.
   if (!config.trace_file.empty()) {
     parts.observers.push_back(std::make_unique<TraceWriter>(config.trace_file));

@@ -100,6 +100,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     }
     if (rules_ != nullptr) completion->constraint.emplace(*rules_, params_.thinking_tags);
     completion->awaits_ids = context.has_drafter;
+    completion->salt = cache_salt;
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -173,7 +174,7 @@ bool Request::needs_ids(const Completion& completion, int num_pending) const {
          (completion.thinking && completion.thinking->num_free() <= num_pending);
 }
 
-void Request::cut_drafts(Completion& completion) const {
+void Request::cut_draft(const Completion& completion, std::vector<int32_t>& ids) const {
   if (!completion.constraint) return;
   Constraint constraint = *completion.constraint;
   const auto is_drawn = [&](int32_t id) {
@@ -181,8 +182,7 @@ void Request::cut_drafts(Completion& completion) const {
     constraint.append(id);
     return true;
   };
-  std::vector<int32_t>& drafts = completion.draft_ids;
-  drafts.erase(std::ranges::find_if_not(drafts, is_drawn), drafts.end());
+  ids.erase(std::ranges::find_if_not(ids, is_drawn), ids.end());
 }
 
 void Request::add_rows(const Completion& completion, int position, int num_drafts, int pending_from,

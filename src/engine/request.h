@@ -10,6 +10,7 @@
 
 #include "engine/bad_words.h"
 #include "engine/constraint.h"
+#include "engine/drafter.h"
 #include "engine/observer.h"
 #include "engine/sequence.h"
 #include "engine/step_rows.h"
@@ -32,6 +33,9 @@ struct Completion : Sequence {
   std::optional<Constraint> constraint;    // of a request with rules
   std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
+  // What was proposed when its step was submitted, of which draft_ids are the part that is
+  // computed.
+  DraftTokens proposed;
   std::string text;
   size_t num_decoded_bytes = 0;  // of text, and of what is held back for a stop string
   std::vector<TokenMark> marks;  // in both
@@ -89,8 +93,8 @@ class Request {
   // Whether the row of its next draw depends on the ids of the tokens before it, if the last
   // num_pending of them are not known.
   bool needs_ids(const Completion& completion, int num_pending) const;
-  // Drops the drafts that can't be drawn.
-  void cut_drafts(Completion& completion) const;
+  // Cuts a draft before its first token that can't be drawn.
+  void cut_draft(const Completion& completion, std::vector<int32_t>& ids) const;
   // Adds the rows of a completion's draws, which point into both as well. Token `position`, the
   // prompt's included, is drawn first, and one more behind each of its first num_drafts drafts;
   // pending_from is SamplingRow's.

@@ -23,7 +23,7 @@ Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, Schedulin
   running_.reserve(limits.max_num_seqs);
 }
 
-std::span<const ScheduledSequence> Scheduler::schedule() {
+std::span<ScheduledSequence> Scheduler::schedule() {
   scheduled_.clear();
   prefills_.clear();
   preempted_.clear();

@@ -48,7 +48,7 @@ class Scheduler {
   // Chooses the sequences of the next step and reserves their blocks. Sequences with one new token
   // come first. The result is valid until the next call. It is empty if nothing can run before a
   // step in flight is collected.
-  std::span<const ScheduledSequence> schedule();
+  std::span<ScheduledSequence> schedule();
   // To be called when the schedule was handed to the runner: from now on its tokens count as
   // computed, and what it draws counts as a token whose id is pending.
   void advance(std::span<const ScheduledSequence> scheduled);

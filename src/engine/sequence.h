@@ -103,6 +103,8 @@ struct Sequence {
   bool reads_prefix_cache = true;
   uint64_t cache_salt = 0;
   PrefixChain chain;
+  // The request's own, whether or not there is a prefix cache: who may see what it says.
+  uint64_t salt = 0;
 
   // Speculative decoding: guesses of the tokens that follow, computed and verified in one step.
   // Present from scheduling until the step is collected, and only if it awaits_ids.

@@ -1,0 +1,111 @@
+#include "engine/draft_planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace nanovllm {
+
+namespace {
+
+constexpr double kMemoryOfTokens = 0.99;  // of what is known, kept with each new token of a class
+constexpr double kMemoryOfSteps = 0.75;
+// A number of rows that was slow once is tried again: what was measured counts for less with every
+// step since.
+constexpr double kForgetting = 0.9995;
+// Steps of more rows tell nothing of what drafts cost, and of fewer each number is known by itself.
+constexpr int kMostRows = 1024, kExactRows = 32;
+
+// Numbers of rows that count as one: an eighth of a power of two apart.
+int rounded(int num_rows) {
+  int unit = 1;
+  while (num_rows > kExactRows * unit) unit *= 2;
+  return (num_rows + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+int DraftPlanner::class_of(int evidence) {
+  constexpr std::array<int, kNumClasses - 1> kLast = {1, 2, 3, 4, 6, 10, 18};
+  return static_cast<int>(std::ranges::lower_bound(kLast, evidence) - kLast.begin());
+}
+
+double DraftPlanner::probability(int evidence) const {
+  const Guess& guess = guesses_[class_of(evidence)];
+  return guess.hits / guess.tries;
+}
+
+void DraftPlanner::learn(const DraftTokens& draft, std::span<const int32_t> tokens) {
+  const size_t count = std::min(draft.ids.size(), tokens.size());
+  for (size_t i = 0; i < count; ++i) {
+    const bool is_hit = draft.ids[i] == tokens[i];
+    Guess& guess = guesses_[class_of(draft.evidence + static_cast<int>(i))];
+    guess.hits = kMemoryOfTokens * guess.hits + (is_hit ? 1 : 0);
+    guess.tries = kMemoryOfTokens * guess.tries + 1;
+    if (!is_hit) return;
+  }
+}
+
+void DraftPlanner::learn_step(int num_rows, double seconds) {
+  ++num_steps_;
+  if (num_rows < 1 || num_rows > kMostRows || seconds <= 0) return;
+  num_rows = rounded(num_rows);
+  const auto place = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
+  if (place == measured_.end() || place->num_rows != num_rows) {
+    measured_.insert(place, {num_rows, seconds, num_steps_});
+    return;
+  }
+  place->seconds = kMemoryOfSteps * now(*place) + (1 - kMemoryOfSteps) * seconds;
+  place->step = num_steps_;
+}
+
+double DraftPlanner::now(const Measured& measured) const {
+  return measured.seconds * std::pow(kForgetting, static_cast<double>(num_steps_ - measured.step));
+}
+
+// Between two that are known on a line; beyond them as the next one, so that more rows are tried.
+double DraftPlanner::seconds(int num_rows) const {
+  if (measured_.empty()) return 0;
+  num_rows = rounded(num_rows);
+  const auto above = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
+  if (above == measured_.end()) return now(measured_.back());
+  if (above->num_rows == num_rows || above == measured_.begin()) return now(*above);
+  const Measured& below = *(above - 1);
+  const double share =
+      static_cast<double>(num_rows - below.num_rows) / (above->num_rows - below.num_rows);
+  return now(below) + share * (now(*above) - now(below));
+}
+
+void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_rows, int num_draws,
+                       int most_rows) {
+  slots_.clear();
+  if (measured_.empty() || measured_.front().num_rows > num_rows) {
+    most_rows = 0;  // what a step takes without drafts comes first
+  } else {
+    most_rows = std::min(most_rows, 2 * measured_.back().num_rows - num_rows);
+  }
+  for (size_t d = 0; d < drafts.size(); ++d) {
+    double survival = 1;
+    for (size_t i = 0; i < drafts[d]->ids.size(); ++i) {
+      survival *= probability(drafts[d]->evidence + static_cast<int>(i));
+      if (survival < least_probability_) break;
+      slots_.push_back({survival, d});
+    }
+  }
+  // A draft's own stay in order, for none is more probable than the one before it.
+  std::ranges::stable_sort(slots_, std::greater(), &Slot::probability);
+  if (std::ssize(slots_) > most_rows) slots_.resize(std::max(0, most_rows));
+  double tokens = num_draws, best = tokens / seconds(num_rows);
+  size_t num_slots = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    tokens += slots_[i].probability;
+    const double rate = tokens / seconds(num_rows + static_cast<int>(i) + 1);
+    if (rate <= best) continue;
+    best = rate;
+    num_slots = i + 1;
+  }
+  std::vector<size_t> lengths(drafts.size());
+  for (size_t i = 0; i < num_slots; ++i) ++lengths[slots_[i].draft];
+  for (size_t d = 0; d < drafts.size(); ++d) drafts[d]->ids.resize(lengths[d]);
+}
+
+}  // namespace nanovllm

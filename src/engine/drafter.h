@@ -1,0 +1,37 @@
+// Who guesses the tokens that follow, to be verified several in one step (speculative decoding).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace nanovllm {
+
+// Tokens that may follow a sequence's own.
+struct DraftTokens {
+  std::vector<int32_t> ids;
+  // How many tokens speak for the first one; each is one more for the next.
+  int evidence = 0;
+};
+
+struct DraftRequest {
+  const Sequence* sequence = nullptr;  // it runs, and all its ids are known
+  int most = 0;                        // tokens of a draft, at least 1
+  DraftTokens draft = {};
+};
+
+// What a guess is worth is found out by drawing as if there was none: no token depends on it. Not
+// thread-safe.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // Fills in the drafts of the sequences of a step; empty = no guess.
+  virtual void propose(std::span<DraftRequest> requests) = 0;
+  // To be called once for each sequence, when it gets no more tokens.
+  virtual void ended(const Sequence& sequence) noexcept = 0;
+};
+
+}  // namespace nanovllm

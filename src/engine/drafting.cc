@@ -1,0 +1,106 @@
+#include "engine/drafting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/forward_batch.h"
+
+namespace nanovllm {
+
+namespace {
+
+Completion& completion_of(const ScheduledSequence& entry) {
+  const Sequence& sequence = *entry.sequence;
+  return *sequence.request->completions()[sequence.index];
+}
+
+bool draws(const ScheduledSequence& entry) {
+  return entry.sequence->num_computed_tokens + entry.num_new_tokens == entry.sequence->num_tokens();
+}
+
+}  // namespace
+
+void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tokens) {
+  int num_rows = 0;
+  for (const ScheduledSequence& entry : scheduled) num_rows += entry.num_new_tokens;
+  const auto num_draws = static_cast<int>(std::ranges::count_if(scheduled, draws));
+  const int limit = parts_.most_tokens(num_draws);
+  requests_.clear();
+  entries_.clear();
+  for (ScheduledSequence& entry : scheduled) {
+    const int most = most_for(entry, limit);
+    if (most <= 0) continue;
+    requests_.push_back({.sequence = entry.sequence, .most = most});
+    entries_.push_back(&entry);
+  }
+  if (requests_.empty()) return;
+  parts_.drafter->propose(requests_);
+  drafts_.clear();
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    Completion& completion = completion_of(*entries_[i]);
+    DraftTokens& draft = requests_[i].draft;
+    NANOVLLM_CHECK(std::ssize(draft.ids) <= requests_[i].most);
+    completion.request->cut_draft(completion, draft.ids);
+    completion.proposed = draft;
+    drafts_.push_back(&draft);
+  }
+  cut(num_rows, num_draws, max_num_tokens - num_rows);
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    Completion& completion = completion_of(*entries_[i]);
+    make_room(completion, requests_[i].draft.ids);
+    completion.draft_ids = std::move(requests_[i].draft.ids);
+    entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
+  }
+  std::ranges::stable_partition(
+      scheduled, [](const ScheduledSequence& entry) { return entry.num_new_tokens == 1; });
+}
+
+// How many drafts it may have: one token is drawn behind them, and it may be the last. Recurrent
+// layers take up to 16, and none of the next chunk: the state at its beginning would have taken in
+// a guess.
+int Drafting::most_for(const ScheduledSequence& entry, int limit) const {
+  const Sequence& sequence = *entry.sequence;
+  if (entry.num_new_tokens != 1 || !draws(entry) || sequence.num_pending_tokens > 0) return 0;
+  int most = std::min(limit, sequence.max_num_tokens - sequence.num_tokens() - 1);
+  if (blocks_.has_states()) {
+    const int chunk = blocks_.states().chunk();
+    const int left_in_chunk = chunk - 1 - sequence.num_computed_tokens % chunk;
+    most = std::min({most, kMaxDraftRows, left_in_chunk});
+  }
+  return most;
+}
+
+void Drafting::cut(int num_rows, int num_draws, int num_left) {
+  if (parts_.planner) {
+    parts_.planner->cut(drafts_, num_rows, num_draws, num_left);
+    return;
+  }
+  for (DraftTokens* draft : drafts_) {
+    if (std::ssize(draft->ids) > num_left) draft->ids.resize(num_left);
+    num_left -= static_cast<int>(draft->ids.size());
+  }
+}
+
+void Drafting::make_room(Completion& completion, std::vector<int32_t>& ids) {
+  const int num_tokens = completion.num_tokens();
+  const int wanted = num_tokens + static_cast<int>(ids.size());
+  const int with_room = std::max(num_tokens, blocks_.num_tokens_with_room(completion, wanted));
+  ids.resize(with_room - num_tokens);
+  const bool has_room = blocks_.reserve(completion, with_room);
+  NANOVLLM_CHECK(has_room);
+}
+
+void Drafting::collected(Completion& completion, int num_known) {
+  if (completion.proposed.ids.empty()) return;
+  const DraftTokens draft = std::exchange(completion.proposed, {});
+  if (parts_.planner) {
+    parts_.planner->learn(draft, std::span(completion.token_ids).subspan(num_known));
+  }
+}
+
+void Drafting::step_took(int num_rows, double seconds) {
+  if (parts_.planner) parts_.planner->learn_step(num_rows, seconds);
+}
+
+}  // namespace nanovllm

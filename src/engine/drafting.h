@@ -1,0 +1,55 @@
+// Drafts of a step: from whom, how long, and what became of them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/block_manager.h"
+#include "engine/draft_planner.h"
+#include "engine/drafter.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+
+namespace nanovllm {
+
+inline constexpr int kMostDraftTokens = 32;
+
+struct DraftingParts {
+  std::unique_ptr<Drafter> drafter;
+  // Most tokens of a draft where so many sequences decode.
+  std::function<int(int)> most_tokens = [](int) { return kMostDraftTokens; };
+  // None: all that is proposed is verified, as far as there is room.
+  std::optional<DraftPlanner> planner;
+};
+
+// Drafts take what a schedule leaves: tokens of the step and blocks that are free. Nobody waits for
+// them or is preempted. Not thread-safe.
+class Drafting {
+ public:
+  Drafting(DraftingParts parts, BlockManager& blocks) : parts_(std::move(parts)), blocks_(blocks) {}
+
+  // Gives drafts to sequences of a step that compute the last token that is known of them, until
+  // the step has max_num_tokens. Sequences with one new token come first afterwards, too.
+  void propose(std::span<ScheduledSequence> scheduled, int max_num_tokens);
+  // To be called when a step was collected that the completion was in, before which it had
+  // num_known tokens.
+  void collected(Completion& completion, int num_known);
+  void step_took(int num_rows, double seconds);
+  void ended(const Completion& completion) noexcept { parts_.drafter->ended(completion); }
+
+ private:
+  int most_for(const ScheduledSequence& entry, int limit) const;
+  void cut(int num_rows, int num_draws, int num_left);
+  void make_room(Completion& completion, std::vector<int32_t>& ids);
+
+  DraftingParts parts_;
+  BlockManager& blocks_;
+  std::vector<DraftRequest> requests_;  // reused, as those below
+  std::vector<ScheduledSequence*> entries_;
+  std::vector<DraftTokens*> drafts_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,33 @@
+// EngineConfig::speculative_config, with vLLM's keys and defaults.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/drafting.h"
+#include "engine/suffix_drafter.h"
+
+namespace nanovllm {
+
+struct SpeculativeConfig {
+  // Most drafts while first to last sequences decode.
+  struct Range {
+    int first, last, num_tokens;
+  };
+
+  SuffixDrafterOptions suffix = {};  // ngram: the same, within a sequence's own tokens
+  double min_token_prob = 0;
+  int num_speculative_tokens = 0;
+  std::vector<Range> per_batch_size = {};
+
+  int most_tokens(int num_sequences) const;
+};
+
+// None for an empty text and for "null". Throws Error(kInvalidArgument) with a sentence that names
+// the key.
+std::optional<SpeculativeConfig> parse_speculative_config(const std::string& json);
+
+DraftingParts make_drafting(const SpeculativeConfig& config);
+
+}  // namespace nanovllm

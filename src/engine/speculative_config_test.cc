@@ -1,0 +1,81 @@
+#include "engine/speculative_config.h"
+
+#include <gtest/gtest.h>
+
+#include "nanovllm/config.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm {
+namespace {
+
+std::string refusal(const std::string& json) {
+  try {
+    EngineConfig config;
+    config.speculative_config = json;
+    config.validate();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SpeculativeConfig, DefaultsAreThoseOfVllm) {
+  const SpeculativeConfig suffix = *parse_speculative_config(R"({"method": "suffix"})");
+  EXPECT_EQ(suffix.suffix.min_length, 1);
+  EXPECT_EQ(suffix.suffix.max_length, 24);
+  EXPECT_EQ(suffix.suffix.max_texts, 10'000);
+  EXPECT_EQ(suffix.suffix.most_per_match, 1);
+  EXPECT_EQ(suffix.min_token_prob, 0.1);
+  EXPECT_EQ(suffix.num_speculative_tokens, 16);
+  const auto ngram = *parse_speculative_config(
+      R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3})");
+  EXPECT_EQ(ngram.suffix.min_length, 3);
+  EXPECT_EQ(ngram.suffix.max_length, 3);
+  EXPECT_EQ(ngram.suffix.max_texts, 0);
+  EXPECT_EQ(ngram.num_speculative_tokens, 4);
+  EXPECT_FALSE(parse_speculative_config(""));
+  EXPECT_FALSE(parse_speculative_config("null"));
+}
+
+TEST(SpeculativeConfig, ABatchSizeMayHaveItsNumberOfTokens) {
+  const auto config = *parse_speculative_config(
+      R"({"method": "suffix", "num_speculative_tokens": 8,
+          "num_speculative_tokens_per_batch_size": [[1, 4, 12], [5, 16, 3], [32, 64, 0]]})");
+  EXPECT_EQ(config.most_tokens(1), 8);
+  EXPECT_EQ(config.most_tokens(4), 8);
+  EXPECT_EQ(config.most_tokens(5), 3);
+  EXPECT_EQ(config.most_tokens(20), 3);
+  EXPECT_EQ(config.most_tokens(100), 0);
+}
+
+TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
+  EXPECT_EQ(refusal(R"({"method": "suffix"})"), "");
+  EXPECT_EQ(refusal("{}"), "speculative_config: method is missing; it must be suffix or ngram.");
+  EXPECT_EQ(refusal(R"({"method": "eagle3"})"),
+            "speculative_config: method must be suffix or ngram, got \"eagle3\".");
+  EXPECT_EQ(refusal(R"({"method": "mtp"})"),
+            "speculative_config: the method mtp is not supported yet; suffix and ngram are.");
+  EXPECT_EQ(
+      refusal(R"({"method": "ngram"})"),
+      "speculative_config: num_speculative_tokens is missing; with ngram it must be 1 to 32.");
+  for (const char* count : {"0", "33", "2.5", "\"2\""}) {
+    EXPECT_NE(
+        refusal(std::string(R"({"method": "suffix", "num_speculative_tokens": )") + count + "}")
+            .find("\"num_speculative_tokens\" is "),
+        std::string::npos)
+        << count;
+  }
+  EXPECT_EQ(refusal(R"({"method": "suffix", "prompt_lookup_max": 3})"),
+            "speculative_config: prompt_lookup_max is no key of the method suffix.");
+  EXPECT_EQ(refusal(R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 4,
+                        "prompt_lookup_max": 3})"),
+            "speculative_config: prompt_lookup_min is 4, more than prompt_lookup_max, which is 3.");
+  EXPECT_NE(refusal(R"({"method": "suffix", "num_speculative_tokens_per_batch_size": [[4, 1, 2]]})")
+                .find("expected a list of [first batch size"),
+            std::string::npos);
+  EXPECT_NE(refusal("{"), "");
+  EXPECT_NE(refusal("[]"), "");
+}
+
+}  // namespace
+}  // namespace nanovllm
