@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <variant>
@@ -42,6 +43,19 @@ struct StepStats {
   // Prompt tokens of completions that began to run, and how many of them the cache held.
   int64_t num_prefix_cache_queries = 0;
   int64_t num_prefix_cache_hits = 0;
+  // Speculative decoding: sequences that had a draft, the tokens of these drafts, and how often
+  // that at each place of a draft became one of the output.
+  int num_drafts = 0;
+  int num_draft_tokens = 0;
+  std::vector<int> num_accepted_per_pos = {};
+
+  int num_accepted_tokens() const {
+    return std::accumulate(num_accepted_per_pos.begin(), num_accepted_per_pos.end(), 0);
+  }
+  // What decoding sequences computed without the drafts that were wrong.
+  int num_kept_decode_tokens() const {
+    return num_decode_tokens - num_draft_tokens + num_accepted_tokens();
+  }
   bool operator==(const StepStats&) const = default;
 };
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -71,7 +72,6 @@ _ENGINE = {
         "use trace_file, or start_profile() and stop_profile(), which write a trace", (None, {})
     ),
     "enable_sleep_mode": Elsewhere("exit() gives the memory back, and another LLM takes it", (False,)),
-    "speculative_config": Elsewhere("there is no draft model"),
     "structured_outputs_config": Elsewhere("there is one engine for grammars; use SamplingParams' structured_outputs", (None, {})),
     "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
     "enable_lora": Elsewhere("merge the adapter into the weights", (False,)),
@@ -211,6 +211,8 @@ def checked(function: str, model: Any, arguments: Mapping[str, Any]) -> dict[str
     tokenizer = _ENGINE["tokenizer"]._replace(nothing=(model,))
     asking = {name: value for name, value in arguments.items() if name not in _NO_EFFECT}
     known = _known(function, asking, names, {**_ENGINE, "tokenizer": tokenizer}, ", ".join(names))
+    if isinstance(speculative := known.get("speculative_config"), Mapping):
+        known["speculative_config"] = json.dumps(dict(speculative))
     return {name: value for name, value in known.items() if value is not None}
 
 

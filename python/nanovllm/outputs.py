@@ -78,7 +78,7 @@ class RequestOutput(Mapping[str, "str | list[int]"]):
 
 @dataclass(slots=True)
 class StepStats:
-    """What one step did. The last five count since the last step that was told."""
+    """What one step did. From num_preemptions on, all count since the last step that was told."""
 
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -92,3 +92,6 @@ class StepStats:
     num_generation_tokens: int
     num_prefix_cache_queries: int
     num_prefix_cache_hits: int
+    num_drafts: int  # sequences that had a draft
+    num_draft_tokens: int
+    num_accepted_per_pos: list[int]  # how often the token at each place of a draft was right

@@ -214,6 +214,24 @@ TEST_P(LlmEqualities, ThreadsOrGraphs) {
   }
 }
 
+// The second time the outputs are found among those of the first, so that long drafts are right.
+TEST_P(LlmEqualities, Drafts) {
+  if (GetParam().device == "cuda") GTEST_SKIP() << "there are drafts on CPUs alone";
+  const auto usual = generate(base_config());
+  for (const char* drafts :
+       {R"({"method": "suffix", "suffix_decoding_max_spec_factor": 32})",
+        R"({"method": "ngram", "num_speculative_tokens": 32, "prompt_lookup_max": 1})"}) {
+    for (const int max_num_batched_tokens : {512, 7}) {
+      EngineConfig config = base_config();
+      config.speculative_config = drafts;
+      config.max_num_batched_tokens = max_num_batched_tokens;
+      LLM llm = load(config);
+      expect_equal(llm.generate(prompts(), params()), usual);
+      expect_equal(llm.generate(prompts(), params()), usual);
+    }
+  }
+}
+
 TEST_P(LlmEqualities, BlockSizes) {
   const auto small = generate(base_config());
   for (const int block_size : {32, 48, 256}) {

@@ -149,7 +149,7 @@ void BatchRun::start() {
           [this](const StepStats& stats) {
             const std::lock_guard lock(mutex_);  // nobody waits for it
             news_.steps.num_prefill_tokens += stats.num_prefill_tokens;
-            news_.steps.num_decode_tokens += stats.num_decode_tokens;
+            news_.steps.num_decode_tokens += stats.num_kept_decode_tokens();
           },
       .on_message =
           [this](const std::string& sentence) {

@@ -73,7 +73,6 @@ SamplingParams fixed_length(double temperature, int num_tokens) {
 struct PhaseTimes {
   double prefill_seconds = 0, decode_seconds = 0, mixed_seconds = 0;
   int64_t prefill_tokens = 0, decode_tokens = 0;
-
   void add(const StepStats& step) {
     if (step.num_prefill_tokens > 0 && step.num_decode_tokens > 0) {
       mixed_seconds += step.seconds;
@@ -82,7 +81,7 @@ struct PhaseTimes {
       prefill_tokens += step.num_prefill_tokens;
     } else {
       decode_seconds += step.seconds;
-      decode_tokens += step.num_decode_tokens;
+      decode_tokens += step.num_kept_decode_tokens();
     }
   }
   double prefill_speed() const {
@@ -93,9 +92,39 @@ struct PhaseTimes {
   }
 };
 
+// What became of the drafts of all steps.
+struct DraftCounts {
+  int64_t num_draft_tokens = 0, num_accepted_tokens = 0, num_kept_tokens = 0;
+
+  void add(const StepStats& step) {
+    num_draft_tokens += step.num_draft_tokens;
+    num_accepted_tokens += step.num_accepted_tokens();
+    num_kept_tokens += step.num_kept_decode_tokens();
+  }
+  // Each sequence has one in each step, and the drafts that were right.
+  double tokens_a_step() const {
+    const int64_t num_turns = num_kept_tokens - num_accepted_tokens;
+    return num_turns > 0 ? static_cast<double>(num_kept_tokens) / static_cast<double>(num_turns)
+                         : 0;
+  }
+  void describe(ordered_json& line) const {
+    if (num_draft_tokens == 0) return;
+    line["draft_tokens"] = num_draft_tokens;
+    line["accepted_tokens"] = num_accepted_tokens;
+    line["decode_tokens_a_step"] = tokens_a_step();
+  }
+  void describe(std::vector<std::pair<std::string, std::string>>& rows) const {
+    if (num_draft_tokens == 0) return;
+    rows.emplace_back(
+        "drafts", fmt::format("{} of {} tokens accepted", num_accepted_tokens, num_draft_tokens));
+    rows.emplace_back("decode, tokens a step", fmt::format("{:.2f}", tokens_a_step()));
+  }
+};
+
 struct Run {
   std::vector<RequestOutput> outputs;
   PhaseTimes phases;
+  DraftCounts drafts;
   double seconds = 0;
 };
 
@@ -119,9 +148,8 @@ Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<Sampling
   result.outputs = llm.generate(prompts, params, [&](const auto& changed, const StepStats& step) {
     for (const RequestOutput& output : changed) done += output.finished ? 1 : 0;
     result.phases.add(step);
-    for (const ScheduledRequest& one : llm.engine().last_schedule()) {
-      num_tokens += one.sampled ? 1 : 0;
-    }
+    result.drafts.add(step);
+    num_tokens += static_cast<double>(step.num_generation_tokens);
     progress.update(done, num_tokens / all_tokens, step);
     return !InterruptGuard::interrupted();
   });
@@ -186,6 +214,7 @@ struct Served {
   int64_t input_tokens = 0, output_tokens = 0, preemptions = 0;
   double seconds = 0;
   std::vector<double> ttft, tpot;  // seconds; a request's first token counts from the run's start
+  DraftCounts drafts = {};
 
   void add(const RequestOutput& output, double now) {
     check_served(output.outputs.front());
@@ -221,7 +250,8 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
       served.add(output, seconds_since(start));
       ++done;
     }
-    for (const ScheduledRequest& one : engine.last_schedule()) num_tokens += one.sampled ? 1 : 0;
+    num_tokens += static_cast<double>(engine.last_step().num_generation_tokens);
+    served.drafts.add(engine.last_step());
     const double all_tokens =
         tokens_of_made / static_cast<double>(made) * static_cast<double>(total);
     progress.update(done, num_tokens / all_tokens, engine.last_step());
@@ -245,7 +275,7 @@ int bench_throughput(const ThroughputOptions& options) {
   const Served served = serve(llm.engine(), options);
   llm.engine().finish_trace();
 
-  const auto& [input_tokens, output_tokens, preemptions, seconds, ttft, tpot] = served;
+  const auto& [input_tokens, output_tokens, preemptions, seconds, ttft, tpot, drafts] = served;
   const auto per_second = [&](int64_t tokens) {
     return static_cast<double>(tokens) / served.seconds;
   };
@@ -264,6 +294,7 @@ int bench_throughput(const ThroughputOptions& options) {
         {"mean", mean(tpot)}, {"p50", percentile(tpot, 0.5)}, {"p99", percentile(tpot, 0.99)}};
   }
   line["preemptions"] = preemptions;
+  drafts.describe(line);
   if (options.json) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
@@ -284,6 +315,7 @@ int bench_throughput(const ThroughputOptions& options) {
     rows.emplace_back("time per output token, p99",
                       fmt::format("{:.2f} ms", 1e3 * percentile(tpot, 0.99)));
   }
+  drafts.describe(rows);
   print_table(rows);
   return kExitOk;
 }
@@ -326,6 +358,7 @@ int bench_latency(const LatencyOptions& options) {
   check_lengths(info, options.input_len, options.output_len);
   check_runs_at_once(info, options);
   std::vector<double> latency, prefill, decode;
+  DraftCounts drafts;
   for (int64_t i = 0; i < int64_t{options.num_warmup} + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
     prompts.reserve(static_cast<size_t>(options.batch_size));
@@ -338,6 +371,7 @@ int bench_latency(const LatencyOptions& options) {
     latency.push_back(result.seconds);
     prefill.push_back(result.phases.prefill_speed());
     decode.push_back(result.phases.decode_speed());
+    drafts = result.drafts;
   }
   llm.engine().finish_trace();
   if (options.json) {
@@ -350,6 +384,7 @@ int bench_latency(const LatencyOptions& options) {
     line["prefill_tokens_per_second"] = percentile(prefill, 0.5);
     // A single token comes from the prefill.
     if (options.output_len > 1) line["decode_tokens_per_second"] = percentile(decode, 0.5);
+    drafts.describe(line);
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
@@ -363,6 +398,7 @@ int bench_latency(const LatencyOptions& options) {
   if (options.output_len > 1) {
     rows.emplace_back("decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5)));
   }
+  drafts.describe(rows);
   print_table(rows);
   return kExitOk;
 }

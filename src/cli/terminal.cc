@@ -204,7 +204,7 @@ void Progress::update(int64_t done, double share, const StepStats& step) {
   done_ = done;
   share_ = share;
   prefill_speed_.add(step.num_prefill_tokens, step.seconds);
-  decode_speed_.add(step.num_decode_tokens, step.seconds);
+  decode_speed_.add(step.num_kept_decode_tokens(), step.seconds);
   const auto pause = std::chrono::milliseconds(in_place_ ? 100 : on_terminal_ ? 5000 : 30'000);
   if (!enabled_ || Clock::now() - last_draw_ < pause) return;
   draw("");

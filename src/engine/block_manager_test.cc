@@ -48,6 +48,26 @@ TEST(BlockManager, AppendsABlockOnlyWhereOneBegins) {
   EXPECT_EQ(a.block_table.size(), 2u);
 }
 
+TEST(BlockManager, RoomForGuessesGoesBack) {
+  for (const std::vector<int>& windows : {std::vector<int>{0}, std::vector<int>{0, 6, 6}}) {
+    BlockManager blocks(40, kBlockSize, windows);
+    Sequence a = make_sequence(text(6));
+    ASSERT_TRUE(blocks.allocate(a));
+    ASSERT_TRUE(blocks.reserve(a, 6));
+    const int num_used = blocks.num_used_blocks();
+    ASSERT_TRUE(blocks.reserve(a, 23));
+    EXPECT_EQ(blocks.num_used_blocks(), 3 * num_used);
+    EXPECT_EQ(wrong(blocks, {&a}), "");
+    blocks.shrink(a, 6);
+    EXPECT_EQ(blocks.num_used_blocks(), num_used);
+    EXPECT_EQ(wrong(blocks, {&a}), "");
+    blocks.shrink(a, 8);  // its last block is not full
+    EXPECT_EQ(blocks.num_used_blocks(), num_used);
+    blocks.deallocate(a);
+    EXPECT_EQ(blocks.num_used_blocks(), 0);
+  }
+}
+
 TEST(PrefixCache, EqualBeginningsShareBlocks) {
   BlockManager blocks(8, kBlockSize);
   Sequence a = make_sequence(text(10));

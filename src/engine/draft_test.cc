@@ -72,6 +72,34 @@ TEST_P(Drafts, TheyCountAsTokensOfADecode) {
   EXPECT_EQ(engine.core->last_schedule().at(0).num_new_tokens, 4);
 }
 
+TEST_P(Drafts, StepsTellWhatBecameOfThem) {
+  FakeEngine engine = make({.drafter = greedy_drafts(3, 1)});
+  engine.core->add_request(prompt_of(9), greedy(7));
+  StepStats total;
+  while (!engine.core->is_finished()) {
+    engine.core->step();
+    const StepStats& step = engine.core->last_step();
+    total.num_drafts += step.num_drafts;
+    total.num_draft_tokens += step.num_draft_tokens;
+    EXPECT_EQ(step.num_accepted_tokens(), step.num_drafts);
+    if (step.num_drafts > 0) {
+      EXPECT_EQ(step.num_accepted_per_pos, std::vector<int>{1});
+      EXPECT_EQ(step.num_kept_decode_tokens(), 2);
+    }
+  }
+  EXPECT_EQ(total.num_drafts, 3);
+  EXPECT_EQ(total.num_draft_tokens, 3 + 3 + 1);
+}
+
+// In models with recurrent layers no draft opens a chunk: what a state takes in is there for good.
+TEST_P(Drafts, AVerificationEndsWithItsChunk) {
+  FakeEngine engine =
+      make({.states = {.num_slots = 4, .num_logs = 2, .chunk = 8}, .drafter = greedy_drafts(20)});
+  engine.core->add_request(prompt_of(9), in_deltas(greedy(24)));
+  // From token 10 to 16, 24 and 32.
+  EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 7, 8, 8}));
+}
+
 TEST_P(Drafts, AStopInTheMiddleDropsTheRest) {
   const Ids expected = greedy_tokens(prompt_of(9), 20);
   for (int last = 1; last < 8; ++last) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "ops/forward_batch.h"
 
 namespace nanovllm {
 
@@ -57,16 +56,14 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
 }
 
 // How many drafts it may have: one token is drawn behind them, and it may be the last. Recurrent
-// layers take up to 16, and none of the next chunk: the state at its beginning would have taken in
-// a guess.
+// layers take none of the next chunk: the state at its beginning would have taken in a guess.
 int Drafting::most_for(const ScheduledSequence& entry, int limit) const {
   const Sequence& sequence = *entry.sequence;
   if (entry.num_new_tokens != 1 || !draws(entry) || sequence.num_pending_tokens > 0) return 0;
   int most = std::min(limit, sequence.max_num_tokens - sequence.num_tokens() - 1);
   if (blocks_.has_states()) {
-    const int chunk = blocks_.states().chunk();
-    const int left_in_chunk = chunk - 1 - sequence.num_computed_tokens % chunk;
-    most = std::min({most, kMaxDraftRows, left_in_chunk});
+    const auto& [num_slots, num_logs, chunk, max_drafts] = blocks_.states().size();
+    most = std::min({most, max_drafts, chunk - 1 - sequence.num_computed_tokens % chunk});
   }
   return most;
 }

@@ -252,12 +252,24 @@ inline void EngineCore::take_tokens(const InFlightStep::Entry& entry,
   const size_t num_tokens = completion.token_ids.size();
   completion.request->append_output(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
-  if (drafting_) drafting_->collected(completion, static_cast<int>(num_tokens));
+  if (drafting_) {
+    drafting_->collected(completion, static_cast<int>(num_tokens));
+    count_drafts(entry, std::min(num_gained, std::max<size_t>(output.sampled.size(), 1) - 1));
+  }
   counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&
       num_gained == completion.output().size()) {
     counts_.num_prompt_tokens += completion.num_prompt_tokens;
   }
+}
+
+void EngineCore::count_drafts(const InFlightStep::Entry& entry, size_t num_accepted) {
+  if (entry.num_drafts == 0) return;
+  ++counts_.num_drafts;
+  counts_.num_draft_tokens += entry.num_drafts;
+  std::vector<int>& accepted = counts_.num_accepted_per_pos;
+  if (accepted.size() < num_accepted) accepted.resize(num_accepted);
+  for (size_t i = 0; i < num_accepted; ++i) ++accepted[i];
 }
 
 inline bool EngineCore::register_computed(const InFlightStep::Entry& entry) {

@@ -89,6 +89,7 @@ class EngineCore {
   bool collect_step();
   void update_from_output(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void take_tokens(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  void count_drafts(const InFlightStep::Entry& entry, size_t num_accepted);
   // Returns whether its blocks hold the whole prompt now.
   bool register_computed(const InFlightStep::Entry& entry);
   // Ends it, lets it decode, or lets the other completions of its prompt begin.

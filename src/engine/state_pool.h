@@ -35,8 +35,7 @@ class StatePool {
 
   // false: the model has no recurrent layers. Then nobody needs a state, and allocate() gives none.
   bool is_needed() const { return size_.num_slots > 0; }
-  // Tokens.
-  int chunk() const { return size_.chunk; }
+  const StatePoolSize& size() const { return size_; }
   // For one more sequence.
   bool has_room() const { return !is_needed() || !free_logs_.empty(); }
   // Whether a text that continues that of the node can go on there.

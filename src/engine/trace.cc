@@ -127,9 +127,11 @@ void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
   fmt::format_to(out,
                  R"({{"ph":"X","pid":1,"tid":1,"ts":{},"dur":{},"name":"step","args":{{)"
                  R"("prefill_tokens":{},"decode_tokens":{},"sequences":{},"preemptions":{},)"
+                 R"("draft_tokens":{},"accepted_tokens":{},)"
                  R"("batch":[)",
                  begin_us, end_us - begin_us, stats.num_prefill_tokens, stats.num_decode_tokens,
-                 scheduled.size(), stats.num_preemptions);
+                 scheduled.size(), stats.num_preemptions, stats.num_draft_tokens,
+                 stats.num_accepted_tokens());
   for (size_t i = 0; i < scheduled.size(); ++i) {
     const ScheduledRequest& s = scheduled[i];
     fmt::format_to(out, R"({}{{"request":"{}.{}","computed":{},"new":{}}})", i == 0 ? "" : ",",

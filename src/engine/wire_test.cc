@@ -157,8 +157,9 @@ class Random {
       case 3:
         return RequestError{id(), static_cast<ErrorCode>(pick(8)), text()};
       default:
-        return StepStats{number(), number(), number(), number(), number(), number(),
-                         real(),   number(), number(), number(), number(), number()};
+        return StepStats{number(), number(), number(), number(), number(),
+                         number(), real(),   number(), number(), number(),
+                         number(), number(), number(), number(), {number(), number()}};
     }
   }
   EngineReport report() {

@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "ops/forward_batch.h"
 #include "runner/step.h"
 #include "runner/step_cost.h"
 
@@ -15,6 +16,7 @@ struct StatePoolSize {
   int num_logs = 0;
   // Tokens.
   int chunk = 0;
+  int max_drafts = kMaxDraftRows;
 };
 
 // Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine have a

@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string_view>
 #include <utility>
+
+#include "engine/speculative_config.h"
 
 namespace nanovllm::server {
 namespace {
@@ -83,6 +86,33 @@ std::string as_vllm_writes_it(std::string_view bound) {
 }
 
 }  // namespace
+
+// With speculative decoding alone, as in vLLM.
+struct DraftMetrics {
+  explicit DraftMetrics(const Source& source) : add(source) {}
+
+  void on_step(const StepStats& stats) {
+    drafts.Increment(stats.num_drafts);
+    draft_tokens.Increment(stats.num_draft_tokens);
+    accepted_tokens.Increment(stats.num_accepted_tokens());
+    for (size_t i = 0; i < stats.num_accepted_per_pos.size(); ++i) {
+      accepted_at(i).Increment(stats.num_accepted_per_pos[i]);
+    }
+  }
+  Counter& accepted_at(size_t position) const {
+    return add.counter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                       "Tokens of drafts that became tokens of outputs, by their place.",
+                       {{"position", std::to_string(position)}});
+  }
+
+  const Source& add;
+  Counter& drafts = add.counter("vllm:spec_decode_num_drafts_total",
+                                "Steps of a completion in which it had a draft.");
+  Counter& draft_tokens =
+      add.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens of drafts.");
+  Counter& accepted_tokens = add.counter("vllm:spec_decode_num_accepted_tokens_total",
+                                         "Tokens of drafts that became tokens of outputs.");
+};
 
 struct Metrics::Engine {
   Engine(Source source, prometheus::Labels its_facts)
@@ -176,6 +206,8 @@ struct Metrics::Engine {
       add.histogram("vllm:request_prefill_kv_computed_tokens",
                     "Prompt tokens of a request that were not cached.", add.tokens);
 
+  std::optional<DraftMetrics> drafts = {};
+
   Counter& source(const char* name) const {
     return add.counter("vllm:prompt_tokens_by_source_total",
                        "Prompt tokens by where their KV came from.", {{"source", name}});
@@ -225,6 +257,9 @@ void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
         {"kv_cache_memory_bytes", cache_bytes}};
     engines_[i] = std::make_unique<Engine>(
         Source{*registry_, labels, token_buckets(info.max_model_len)}, facts);
+    if (parse_speculative_config(config.speculative_config)) {
+      engines_[i]->drafts.emplace(engines_[i]->add);
+    }
     if (!limits_[i]) limits_[i] = static_cast<const EngineLimits&>(info);
     engines_[i]->show(*limits_[i]);
   }
@@ -276,6 +311,7 @@ void Metrics::on_step(int engine, const StepStats& stats) {
                               e.computed_tokens.Value());
   e.generation_tokens.Increment(generated);
   e.iteration_tokens.Observe(stats.num_prefill_tokens + generated);
+  if (e.drafts) e.drafts->on_step(stats);
 }
 
 void Metrics::on_idle(int engine) {

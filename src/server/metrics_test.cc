@@ -206,6 +206,31 @@ TEST(Metrics, CountRestartsOfEachWorkerFromTheBeginning) {
   EXPECT_EQ(restarts(1), 2);
 }
 
+TEST(Metrics, TellOfDraftsWhereThereAreSome) {
+  EXPECT_EQ(Begun().text().find("spec_decode"), std::string::npos);
+  Metrics metrics("demo", 1);
+  EngineConfig config;
+  config.speculative_config = R"({"method": "suffix"})";
+  metrics.begin(engine_info(), config);
+  StepStats step;
+  step.num_drafts = 3;
+  step.num_draft_tokens = 7;
+  step.num_accepted_per_pos = {3, 1};
+  metrics.observer().on_step(0, step);
+  metrics.observer().on_step(0, step);
+  const std::string text = metrics.text();
+  const auto value = [&](const char* name, const char* label = "") {
+    return value_of(text, fmt::format("vllm:spec_decode_{}{{engine=\"0\",model_name=\"demo\"{}}}",
+                                      name, label));
+  };
+  EXPECT_EQ(value("num_drafts_total"), 6);
+  EXPECT_EQ(value("num_draft_tokens_total"), 14);
+  EXPECT_EQ(value("num_accepted_tokens_total"), 8);
+  EXPECT_EQ(value("num_accepted_tokens_per_pos_total", ",position=\"0\""), 6);
+  EXPECT_EQ(value("num_accepted_tokens_per_pos_total", ",position=\"1\""), 2);
+  EXPECT_EQ(value("num_accepted_tokens_per_pos_total", ",position=\"2\""), -1);
+}
+
 TEST(Metrics, EscapeTheModelsName) {
   const std::string text = Begun(1, 4096, "a\\b\"c\nd").text();
   EXPECT_NE(text.find(R"(model_name="a\\b\"c\nd"})"), std::string::npos);
