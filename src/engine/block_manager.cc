@@ -59,9 +59,7 @@ bool BlockManager::allocate(Sequence& sequence) {
 // The longest beginning of the sequence that ends at a block boundary and of which every group has
 // what is seen behind it. The state behind the last token is of no use: that one is computed again.
 PrefixChain BlockManager::find_prefix(Sequence& sequence) {
-  const auto num_known = static_cast<int>(sequence.token_ids.size());
-  const int num_usable = has_states() ? std::min(num_known, sequence.num_tokens() - 1) : num_known;
-  const int num_full = std::min(num_usable, sequence.num_cacheable_tokens) / block_size_;
+  const int num_full = num_shareable_tokens(sequence) / block_size_;
   PrefixChain chain, longest;
   int num_blocks_known = 0;     // to those who see everything
   std::ranges::fill(runs_, 0);  // how many blocks each group has in a row, up to chain.node
@@ -84,6 +82,23 @@ PrefixChain BlockManager::find_prefix(Sequence& sequence) {
   const int known = states_.boundary_within(num_blocks_known * block_size_);
   if (known > longest.num_blocks * block_size_) sequence.num_known_elsewhere = known;
   return longest;
+}
+
+int BlockManager::num_tokens_found(Sequence& sequence) {
+  if (!sequence.reads_prefix_cache) return 0;
+  return find_prefix(sequence).num_blocks * block_size_;
+}
+
+int BlockManager::num_tokens_to_come(const Sequence& sequence, const Sequence& running) const {
+  if (!sequence.reads_prefix_cache || sequence.cache_salt != running.cache_salt) return 0;
+  const int most = std::min(num_shareable_tokens(sequence), num_shareable_tokens(running));
+  // A state is there once the next token is computed.
+  const int there = running.num_settled_tokens - (has_states() ? 1 : 0);
+  if (states_.boundary_within(most) <= there) return 0;
+  const auto text = std::span(sequence.token_ids).first(most);
+  const auto parted = std::ranges::mismatch(text, running.token_ids).in1;
+  const int common = states_.boundary_within(static_cast<int>(parted - text.begin()));
+  return common > there ? common : 0;
 }
 
 // Holds what the cache has of `prefix`, if the rest of the sequence fits besides. The table has
@@ -189,6 +204,7 @@ void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
   register_full_rows(sequence, std::min(num_tokens, sequence.num_cacheable_tokens));
   states_.keep(sequence, num_tokens);
   if (num_windows_ > 0) give_back_unseen(sequence, num_tokens);
+  sequence.num_settled_tokens = num_tokens;
 }
 
 void BlockManager::register_full_rows(Sequence& sequence, int num_tokens) {
@@ -234,7 +250,6 @@ void BlockManager::give_back_unseen(Sequence& sequence, int num_tokens) {
       pool_.drop(std::exchange(sequence.block_table[place(row, group)], kNoBlock));
     }
   }
-  sequence.num_settled_tokens = num_tokens;
 }
 
 std::string BlockManager::check_integrity(std::span<const Sequence* const> sequences) const {

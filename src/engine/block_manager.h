@@ -51,6 +51,15 @@ class BlockManager {
   int num_tokens_to_state(const Sequence& sequence, int num_new_tokens) const {
     return states_.num_tokens_to_state(sequence, num_new_tokens);
   }
+  // The same where the state at one boundary is to be kept.
+  int num_tokens_to_boundary(const Sequence& sequence, int num_new_tokens, int boundary) const {
+    return states_.num_tokens_to_boundary(sequence, num_new_tokens, boundary);
+  }
+  // Tokens of a sequence that does not run which it would not have to compute once `running` has
+  // computed what both begin with; 0 = no more than are there by now.
+  int num_tokens_to_come(const Sequence& sequence, const Sequence& running) const;
+  // Those that it would not have to compute now.
+  int num_tokens_found(Sequence& sequence);
   // To be called when its num_computed_tokens has grown by a step that was submitted.
   void advance(Sequence& sequence) { states_.advance(sequence); }
   // Takes all blocks back. Registered ones can still be found until they are used for something
@@ -100,6 +109,12 @@ class BlockManager {
   std::span<const int32_t> tokens_of_row(const Sequence& sequence, int row) const {
     return std::span(sequence.token_ids)
         .subspan(static_cast<size_t>(row) * block_size_, block_size_);
+  }
+  // A state is found only in front of a token.
+  int num_shareable_tokens(const Sequence& sequence) const {
+    const auto num_known = static_cast<int>(sequence.token_ids.size());
+    const int most = has_states() ? std::min(num_known, sequence.num_tokens() - 1) : num_known;
+    return std::min(most, sequence.num_cacheable_tokens);
   }
   // Where the sequence continues behind `prefix`. If all its tokens are cached, the last one is
   // computed again: only that gives its logits.

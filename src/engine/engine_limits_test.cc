@@ -209,9 +209,9 @@ TEST(EngineStepper, IsTheOnlyOneThatSteps) {
 
 TEST(EngineSeeds, AreThoseOfRequestsWithoutTheirOwn) {
   LLMEngine engine(make_fake_engine().core);
-  const uint64_t id = engine.add_request(prompt_of(5), random(4));
-  engine.add_request(prompt_of(5), random(4, engine.seed_of(id)));
-  engine.add_request(prompt_of(5), random(4));
+  const uint64_t id = engine.add_request(prompt_of(3), random(4));
+  engine.add_request(prompt_of(3), random(4, engine.seed_of(id)));
+  engine.add_request(prompt_of(3), random(4));
   std::vector<RequestOutput> last;
   while (!engine.is_finished()) last = engine.step();
   ASSERT_EQ(last.size(), 3u);

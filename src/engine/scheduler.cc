@@ -44,12 +44,30 @@ std::span<ScheduledSequence> Scheduler::schedule() {
   }
 
   // Nobody is let in while others are sent out or wait for blocks.
-  while (!lacks_blocks && preempted_.empty() && !waiting_.empty() && budget.takes_prompts() &&
-         std::ssize(running_) < limits_.max_num_seqs) {
-    Sequence& sequence = **waiting_.begin();
+  if (!lacks_blocks && preempted_.empty()) let_in(budget);
+  scheduled_.insert(scheduled_.end(), prefills_.begin(), prefills_.end());
+  return scheduled_;
+}
+
+void Scheduler::let_in(StepBudget& budget) {
+  int num_seats = limits_.max_num_seqs;
+  if (blocks_.has_states()) num_seats = std::min(num_seats, blocks_.states().num_sequences());
+  num_seats -= static_cast<int>(running_.size());
+  int64_t num_set_aside = 0;  // blocks
+  for (auto next = waiting_.begin();
+       next != waiting_.end() && num_seats > 0 && budget.takes_prompts(); --num_seats) {
+    Sequence& sequence = **next;
     sequence.hold_prompt();
+    const int64_t num_blocks = blocks_.blocks_for(sequence.num_tokens());
+    if (waits_for_text(sequence)) {
+      sequence.drop_prompt();
+      num_set_aside += num_blocks;
+      ++next;
+      continue;
+    }
+    if (num_set_aside > 0 && num_set_aside + num_blocks > blocks_.num_free_blocks()) break;
     if (!blocks_.allocate(sequence)) break;
-    sequence.queue_node = waiting_.extract(waiting_.begin());
+    sequence.queue_node = waiting_.extract(next++);
     running_.insert(running_place(sequence), &sequence);
     sequence.status = SequenceStatus::kRunning;
     if (sequence.num_preemptions == 0) {
@@ -60,9 +78,27 @@ std::span<ScheduledSequence> Scheduler::schedule() {
     add_to_step(sequence, num_new_tokens);
     budget.spend(sequence, num_new_tokens);
   }
+}
 
-  scheduled_.insert(scheduled_.end(), prefills_.begin(), prefills_.end());
-  return scheduled_;
+// If so, the step that computes the beginning ends where its state is left. Nobody waits for one
+// that is served after it: that one might wait for its blocks.
+bool Scheduler::waits_for_text(Sequence& sequence) {
+  const Sequence* ahead = nullptr;
+  int longest = 0;
+  for (const Sequence* running : running_) {
+    if (policy_(&sequence, running)) break;
+    const int to_come = blocks_.num_tokens_to_come(sequence, *running);
+    if (to_come > longest) {
+      longest = to_come;
+      ahead = running;
+    }
+  }
+  if (ahead == nullptr || longest <= blocks_.num_tokens_found(sequence)) return false;
+  const auto part = std::ranges::find(prefills_, ahead, &ScheduledSequence::sequence);
+  if (part != prefills_.end()) {
+    part->num_new_tokens = blocks_.num_tokens_to_boundary(*ahead, part->num_new_tokens, longest);
+  }
+  return true;
 }
 
 void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {

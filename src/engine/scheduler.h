@@ -27,8 +27,10 @@ bool by_priority(const Sequence* a, const Sequence* b);
 // decode (StepBudget) or where blocks are few. When blocks run out, the last of the running ones is
 // preempted: it gives its blocks back and is computed again later. Every sequence that fits into
 // the whole cache finishes, because the first running one can take the blocks of all others. One
-// that needs a state waits for it before it runs. Sequences belong to the caller and must not move
-// in memory until finish(). Not thread-safe.
+// that needs a state waits for it before it runs. One that begins as another does which is served
+// before it and is about to compute that beginning waits for it, with a seat and blocks set aside,
+// while those behind it pass. Sequences belong to the caller and must not move in memory until
+// finish(). Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
@@ -64,6 +66,8 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }
 
  private:
+  void let_in(StepBudget& budget);
+  bool waits_for_text(Sequence& sequence);
   int make_room(Sequence& sequence, int num_new_tokens);
   void add_to_step(Sequence& sequence, int num_new_tokens);
   std::vector<Sequence*>::iterator running_place(Sequence& sequence);

@@ -157,6 +157,53 @@ TEST(Scheduler, SkipsWhatThePrefixCacheHolds) {
   EXPECT_EQ(world.sequences[1]->num_cached_tokens, 8);
 }
 
+TEST(Scheduler, TwoThatBeginAlikeComputeTheirBeginningOnce) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 16, 4);
+  world.add(10, 1 << 20, true);
+  world.add(12, 1 << 20, true);
+  world.add(5);
+  EXPECT_EQ(world.step(), (Step{{0, 10}, {2, 5}}));  // who is behind 1 passes
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {2, 1}, {1, 4}}));
+  world.add(20, 1 << 20, true);
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}, {2, 1}, {3, 8}}));  // nobody computes the rest
+}
+
+TEST(Scheduler, WhoWaitsForATextHasASeatAndBlocks) {
+  World seats({.max_num_batched_tokens = 100, .max_num_seqs = 2}, 64, 4);
+  World blocks({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 9, 4);
+  for (World* world : {&seats, &blocks}) {
+    world->add(10, 1 << 20, true);
+    world->add(12, 1 << 20, true);
+    world->add(16, 17);
+    EXPECT_EQ(world->step(), (Step{{0, 10}}));
+  }
+  EXPECT_EQ(seats.step(), (Step{{0, 1}, {1, 4}}));
+  EXPECT_EQ(blocks.step(), (Step{{0, 1}, {1, 4}, {2, 16}}));  // as the two share some
+}
+
+TEST(Scheduler, WhoeverIsWaitedForMayEnd) {
+  World world({.max_num_batched_tokens = 10, .max_num_seqs = 8}, 64, 4);
+  Sequence& first = world.add(30, 31, true);
+  world.add(30, 31, true);
+  world.add(30, 31, true);
+  EXPECT_EQ(world.step(), (Step{{0, 10}}));
+  world.scheduler.finish(first);
+  EXPECT_EQ(world.step(), (Step{{1, 10}}));  // it has 8 from the first one
+  EXPECT_EQ(world.step(), (Step{{1, 10}}));
+  EXPECT_EQ(world.step(), (Step{{1, 2}, {2, 2}}));
+}
+
+TEST(Scheduler, NobodyWaitsForTheTextOfOneBehindIt) {
+  World world({.max_num_batched_tokens = 10, .max_num_seqs = 8}, 64, 4, by_priority);
+  world.add(30, 31, true, 1);
+  EXPECT_EQ(world.step(), (Step{{0, 10}}));
+  world.add(30, 31, true, 0);
+  // The one that runs is served first in the step that lets the other in.
+  EXPECT_EQ(world.step(), (Step{{0, 10}}));
+  world.scheduler.finish(*world.sequences[0]);
+  EXPECT_EQ(world.step(), (Step{{1, 10}}));
+}
+
 TEST(Scheduler, FinishesSequencesWhereverTheyAre) {
   World world({.max_num_batched_tokens = 6, .max_num_seqs = 2}, 16, 4);
   Sequence& running = world.add(4);

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine_test_support.h"
@@ -132,6 +133,55 @@ TEST(StateCache, ABeginningThatManyHaveIsComputedTwice) {
     num_computed += num_recomputed(answers_to(engine, {prompt}, 20)[0]);
   }
   EXPECT_LE(num_computed, 2 * kBeginning + kNumUsers * (kQuestion + kRealBlock));
+}
+
+// The same of users who come together: also where no layer is recurrent, and steps run ahead.
+class UsersTogether : public ::testing::TestWithParam<std::tuple<bool, int>> {};
+INSTANTIATE_TEST_SUITE_P(StatesAndDepths, UsersTogether,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(0, 1)));
+
+TEST_P(UsersTogether, ComputeTheirBeginningOnce) {
+  constexpr int kBeginning = 3000, kQuestion = 50, kNumUsers = 64, kAnswer = 20;
+  const auto [has_states, depth] = GetParam();
+  Texts texts;
+  const Ids beginning = texts.some(kBeginning);
+  FakeEngineOptions options = sizes_for(kNumUsers * 4096, 16);
+  options.pipeline_depth = depth;
+  options.max_num_batched_tokens = 16384;
+  if (!has_states) options.states = {};
+  FakeEngine engine = make_fake_engine(options);
+  std::vector<Ids> prompts;
+  for (int user = 0; user < kNumUsers; ++user) {
+    prompts.push_back(beginning);
+    append(prompts.back(), texts.some(kQuestion));
+  }
+  int num_computed = 0;
+  for (const RequestOutput& output : answers_to(engine, prompts, kAnswer)) {
+    num_computed += num_recomputed(output);
+  }
+  EXPECT_LE(num_computed, kBeginning + kNumUsers * (kQuestion + kRealBlock));
+  // Sixteen at a time, each group an answer long, and few steps more.
+  EXPECT_LE(engine.runner->num_steps, kNumUsers / 16 * (kAnswer + 2) + 4);
+}
+
+TEST(StateCache, EachBeginningThatSomeHaveIsComputedOnce) {
+  constexpr int kLengths[] = {1024, 2048, 3072};
+  Texts texts;
+  const Ids text = texts.some(4000);
+  for (const bool shortest_first : {false, true}) {
+    FakeEngine engine = make_fake_engine(sizes_for(64 * 4096, 16));
+    std::vector<Ids> prompts = {text};
+    for (int i = 0; i < 12; ++i) {
+      const int length = kLengths[shortest_first ? i / 4 : 2 - i / 4];
+      prompts.emplace_back(text.begin(), text.begin() + length);
+      append(prompts.back(), texts.some(300));
+    }
+    int num_computed = 0;
+    for (const RequestOutput& output : answers_to(engine, prompts, 5)) {
+      num_computed += num_recomputed(output);
+    }
+    EXPECT_EQ(num_computed, 4000 + 12 * 300);
+  }
 }
 
 TEST(StateCache, APreemptedSequenceGoesOnFromTheLastBoundaryThatItPassed) {

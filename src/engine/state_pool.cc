@@ -96,7 +96,13 @@ int StatePool::num_tokens_to_state(const Sequence& sequence, int num_new_tokens)
   if (!is_needed() || num_new_tokens <= 1) return num_new_tokens;
   const int next = next_for_others(sequence);
   if (next > sequence.num_cacheable_tokens) return num_new_tokens;
-  return std::min(num_new_tokens, next + size_.chunk - sequence.num_computed_tokens);
+  return num_tokens_to_boundary(sequence, num_new_tokens, next);
+}
+
+int StatePool::num_tokens_to_boundary(const Sequence& sequence, int num_new_tokens,
+                                      int boundary) const {
+  if (!is_needed() || sequence.num_computed_tokens > boundary) return num_new_tokens;
+  return std::min(num_new_tokens, boundary + size_.chunk - sequence.num_computed_tokens);
 }
 
 bool StatePool::is_for_others(const Sequence& sequence, int num_tokens) const {

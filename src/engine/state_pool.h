@@ -42,6 +42,8 @@ class StatePool {
   bool has_state(int node) const {
     return !is_needed() || chain_.block(node, group_) != TextChain::kNone;
   }
+  // Sequences that can run at once.
+  int num_sequences() const { return size_.num_logs; }
   // The last boundary within so many tokens.
   int boundary_within(int num_tokens) const { return num_tokens / boundary_ * boundary_; }
 
@@ -54,6 +56,8 @@ class StatePool {
   // Of its next num_new_tokens, how many a step may compute so that no state is missed that is to
   // be kept for others.
   int num_tokens_to_state(const Sequence& sequence, int num_new_tokens) const;
+  // The same for the state at one boundary.
+  int num_tokens_to_boundary(const Sequence& sequence, int num_new_tokens, int boundary) const;
   // To be called when a step is collected that ended behind num_tokens tokens, whose full blocks
   // are registered: keeps the state that it left, if it is one to be kept.
   void keep(Sequence& sequence, int num_tokens);
