@@ -62,6 +62,27 @@ TEST(CacheGroups, GuessesGiveNothingBack) {
   EXPECT_EQ(wrong(blocks, {&a}), "");
 }
 
+TEST(CacheGroups, AStepGivesNothingBackBeforeItsWindowLeavesABlock) {
+  BlockManager blocks(40, kBlockSize, kAllAndFive);
+  Sequence a = make_sequence(text(30));
+  ASSERT_TRUE(blocks.allocate(a));
+  const auto may_give_back_at = [&](int num_tokens) {
+    EXPECT_TRUE(blocks.reserve(a, num_tokens));
+    a.num_computed_tokens = num_tokens;
+    return blocks.may_give_back(a);
+  };
+  EXPECT_FALSE(may_give_back_at(7));  // the next token sees tokens 3 to 7
+  EXPECT_TRUE(may_give_back_at(8));
+  blocks.register_computed(a, 8);
+  EXPECT_FALSE(may_give_back_at(11));
+  EXPECT_TRUE(may_give_back_at(12));
+  BlockManager without_windows(40, kBlockSize);
+  Sequence b = make_sequence(text(30));
+  ASSERT_TRUE(without_windows.allocate(b));
+  b.num_computed_tokens = 30;
+  EXPECT_FALSE(without_windows.may_give_back(b));
+}
+
 // Of the text, the window's blocks are kept only where they were not taken.
 TEST(CacheGroups, APrefixEndsWhereEveryGroupHasWhatIsSeenBehindIt) {
   BlockManager blocks(24, kBlockSize, kAllAndFive);

@@ -243,6 +243,16 @@ void BlockManager::register_row(Sequence& sequence, int row, int node) {
   }
 }
 
+bool BlockManager::may_give_back(const Sequence& sequence) const {
+  for (int group = 0; group < num_groups_; ++group) {
+    if (first_row(group, sequence.num_settled_tokens) <
+        first_row(group, sequence.num_computed_tokens)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void BlockManager::give_back_unseen(Sequence& sequence, int num_tokens) {
   for (int group = 0; group < num_groups_; ++group) {
     const int end = first_row(group, num_tokens);

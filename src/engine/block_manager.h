@@ -73,9 +73,7 @@ class BlockManager {
   // because SequenceInput::kv_write_begin keeps steps from writing to registered blocks.
   void register_computed(Sequence& sequence, int num_tokens);
   // Whether steps in flight compute tokens of it whose register_computed() may give blocks back.
-  bool may_give_back(const Sequence& sequence) const {
-    return num_windows_ > 0 && sequence.num_settled_tokens < sequence.num_computed_tokens;
-  }
+  bool may_give_back(const Sequence& sequence) const;
 
   bool has_states() const { return states_.is_needed(); }
   const StatePool& states() const { return states_; }
