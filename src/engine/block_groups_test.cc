@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "engine/block_manager.h"
 #include "engine/block_manager_testing.h"
+#include "engine/fake_states.h"
 
 namespace nanovllm::block_tests {
 namespace {
@@ -150,89 +152,163 @@ TEST(CacheGroups, RoomIsToldForAsManyTokensAsThereAreBlocks) {
   EXPECT_FALSE(blocks.allocate(b));  // needs 11 + 3 + 3
 }
 
-// Random texts over a tiny alphabet, so that beginnings are often equal, against the rule that a
-// block is shared exactly when everything up to its end is equal.
-class BlockManagerProperty : public ::testing::TestWithParam<std::tuple<bool, std::vector<int>>> {};
+// Random texts over a tiny alphabet, so that beginnings are often equal, computed in steps of which
+// up to two are in flight, against the rule that a block is shared exactly when everything up to
+// its end is equal; and against hashes where layers are recurrent.
+using Setup = std::tuple<bool, std::vector<int>, int>;  // whether hashes collide, windows, chunk
 
-TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
-  std::mt19937 rng(17);
-  const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
-  const auto weak_hash = [](uint64_t, std::span<const int32_t> ids) -> uint64_t { return ids[0]; };
-  const auto& [collides, windows] = GetParam();
-  const int num_groups = static_cast<int>(windows.size()), num_blocks = 24 * num_groups;
-  auto blocks = collides ? BlockManager(num_blocks, 2, weak_hash, windows)
-                         : BlockManager(num_blocks, 2, windows);
-  std::vector<std::unique_ptr<Sequence>> live;
-  int num_hits = 0;
-  for (int round = 0; round < 4000; ++round) {
-    if (pick(3) > 0) {
-      std::vector<int32_t> ids(1 + pick(12));
-      for (int32_t& id : ids) id = pick(2);
-      auto sequence = std::make_unique<Sequence>(round, 0, ids, kMaxNumTokens);
-      sequence->num_cacheable_tokens = pick(8) == 0 ? pick(12) : kMaxNumTokens;
-      if (blocks.allocate(*sequence)) {
-        num_hits += sequence->num_computed_tokens > 1 ? 1 : 0;
-        live.push_back(std::move(sequence));
-      }
+class BlockManagerProperty : public ::testing::TestWithParam<Setup> {
+ protected:
+  static constexpr int kTokens = 2, kMostLive = 8;
+  struct Live {
+    std::unique_ptr<Sequence> sequence;
+    std::deque<int> ends = {};  // of its steps in flight
+  };
+
+  int pick(int n) { return static_cast<int>(rng_() % static_cast<unsigned>(n)); }
+  static uint64_t weak_hash(uint64_t, std::span<const int32_t> ids) { return ids[0]; }
+  // Rarely more than those of all sequences.
+  StatePoolSize random_states() {
+    const int chunk = std::get<2>(GetParam());
+    if (chunk == 0) return {};
+    const int num_logs = 2 + pick(kMostLive);
+    return {.num_slots = 2 * num_logs + pick(8), .num_logs = num_logs, .chunk = chunk};
+  }
+
+  void add(int round) {
+    std::vector<int32_t> ids(1 + pick(12));
+    for (int32_t& id : ids) id = pick(2);
+    auto sequence = std::make_unique<Sequence>(round, 0, ids, kMaxNumTokens);
+    sequence->num_cacheable_tokens = pick(8) == 0 ? pick(12) : kMaxNumTokens;
+    Live one{std::move(sequence)};
+    if (let_in(one)) live_.push_back(std::move(one));
+  }
+  bool let_in(Live& one) {
+    if (!blocks_.allocate(*one.sequence)) return false;
+    num_hits_ += one.sequence->num_computed_tokens > 1 ? 1 : 0;
+    return true;
+  }
+  void give_up(Live& one) {
+    blocks_.deallocate(*one.sequence);
+    one.ends.clear();
+  }
+
+  // A step of some of the tokens, as many as there are blocks for.
+  void submit(Live& one) {
+    Sequence& sequence = *one.sequence;
+    const int before = sequence.num_computed_tokens;
+    const int most = std::min(sequence.num_tokens() - before, 1 + pick(4));
+    const int asked = before + blocks_.num_tokens_to_state(sequence, most);
+    const int end = std::max(before, blocks_.num_tokens_with_room(sequence, asked));
+    ASSERT_TRUE(blocks_.reserve(sequence, end));
+    if (end == before) return;
+    const auto text = std::span(sequence.token_ids).first(end);
+    ASSERT_EQ(model_.compute(sequence.states, text, end - before), 0U) << "another text's state";
+    sequence.num_computed_tokens = end;
+    blocks_.advance(sequence);
+    one.ends.push_back(end);
+  }
+  void collect(Live& one) {
+    Sequence& sequence = *one.sequence;
+    blocks_.register_computed(sequence, one.ends.front());
+    one.ends.pop_front();
+    if (one.ends.empty()) check_windows(sequence);
+    if (sequence.num_computed_tokens == sequence.num_tokens() &&
+        blocks_.reserve(sequence, sequence.num_tokens() + 1)) {
+      sequence.token_ids.push_back(pick(2));
     }
-    for (auto& sequence : live) {
-      if (pick(2) == 0) continue;
-      const int most =
-          std::min(sequence->num_tokens(), sequence->num_computed_tokens + 1 + pick(4));
-      const int end =
-          std::max(sequence->num_computed_tokens, blocks.num_tokens_with_room(*sequence, most));
-      ASSERT_TRUE(blocks.reserve(*sequence, end));
-      sequence->num_computed_tokens = end;
-      blocks.register_computed(*sequence, end);
-      for (int group = 0; group < num_groups; ++group) {
-        if (windows[group] == 0) continue;
-        int held = 0;
-        for (size_t i = group; i < sequence->block_table.size(); i += num_groups) {
-          held += sequence->block_table[i] >= 0 ? 1 : 0;
-        }
-        ASSERT_LE(held, (windows[group] + 1) / 2 + 1);
+  }
+
+  void check_windows(const Sequence& sequence) {
+    for (size_t group = 0; group < windows_.size(); ++group) {
+      if (windows_[group] == 0) continue;
+      int held = 0;
+      for (size_t i = group; i < sequence.block_table.size(); i += windows_.size()) {
+        held += sequence.block_table[i] >= 0 ? 1 : 0;
       }
-      if (sequence->num_computed_tokens == sequence->num_tokens() &&
-          blocks.reserve(*sequence, sequence->num_tokens() + 1)) {
-        sequence->token_ids.push_back(pick(2));
-      }
+      ASSERT_LE(held, (windows_[group] + 1) / kTokens + 1);
     }
-    if (!live.empty() && pick(3) == 0) {
-      const auto victim = live.begin() + pick(static_cast<int>(live.size()));
-      blocks.deallocate(**victim);
-      live.erase(victim);
-    }
+  }
+  void check_books() {
     std::vector<const Sequence*> holders;
-    for (const auto& sequence : live) holders.push_back(sequence.get());
-    ASSERT_EQ(blocks.check_integrity(holders), "") << "round " << round;
-    for (const auto& a : live) {
-      for (const auto& b : live) {
-        for (size_t i = 0; i < std::min(a->block_table.size(), b->block_table.size()); ++i) {
-          if (a == b || a->block_table[i] < 0 || a->block_table[i] != b->block_table[i]) continue;
-          const auto end = static_cast<ptrdiff_t>(i) / num_groups * 2 + 2;
+    for (const Live& one : live_) holders.push_back(one.sequence.get());
+    for (const Live& one : preempted_) holders.push_back(one.sequence.get());
+    ASSERT_EQ(blocks_.check_integrity(holders), "");
+  }
+  void check_shared_blocks() {
+    for (const Live& one : live_) {
+      for (const Live& other : live_) {
+        const Sequence &a = *one.sequence, &b = *other.sequence;
+        for (size_t i = 0; i < std::min(a.block_table.size(), b.block_table.size()); ++i) {
+          if (&a == &b || a.block_table[i] < 0 || a.block_table[i] != b.block_table[i]) continue;
+          const auto end = static_cast<ptrdiff_t>(i / windows_.size() * kTokens + kTokens);
           ASSERT_TRUE(
-              std::equal(a->token_ids.begin(), a->token_ids.begin() + end, b->token_ids.begin()))
-              << "round " << round;
+              std::equal(a.token_ids.begin(), a.token_ids.begin() + end, b.token_ids.begin()));
         }
       }
     }
   }
-  EXPECT_GT(num_hits, 100);
-  for (auto& sequence : live) blocks.deallocate(*sequence);
-  EXPECT_EQ(blocks.num_free_blocks(), num_blocks);
-  EXPECT_EQ(blocks.check_integrity({}), "");
+
+  std::mt19937 rng_{17};
+  const std::vector<int> windows_ = std::get<1>(GetParam());
+  const int num_blocks_ = 24 * static_cast<int>(windows_.size());
+  const StatePoolSize states_ = random_states();
+  BlockManager blocks_ = std::get<0>(GetParam())
+                             ? BlockManager(num_blocks_, kTokens, weak_hash, windows_, states_)
+                             : BlockManager(num_blocks_, kTokens, windows_, states_);
+  FakeStates model_{states_};
+  std::vector<Live> live_, preempted_;
+  int num_hits_ = 0;
+};
+
+TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
+  int num_kept = 0;
+  for (int round = 0; round < 4000 && !HasFatalFailure(); ++round) {
+    SCOPED_TRACE(round);
+    if (!preempted_.empty() && pick(2) == 0 && let_in(preempted_.back())) {
+      live_.push_back(std::move(preempted_.back()));
+      preempted_.pop_back();
+    }
+    if (pick(3) > 0) add(round);
+    for (Live& one : live_) {
+      if (one.ends.size() < 2 && pick(2) == 0) submit(one);
+    }
+    for (Live& one : live_) {
+      if (one.ends.size() == 2 || (!one.ends.empty() && pick(2) == 0)) collect(one);
+    }
+    if (!live_.empty() && pick(3) == 0) {
+      const auto victim = live_.begin() + pick(static_cast<int>(live_.size()));
+      give_up(*victim);
+      if (pick(2) == 0) preempted_.push_back(std::move(*victim));
+      live_.erase(victim);
+    }
+    num_kept += blocks_.states().num_kept();
+    check_books();
+    check_shared_blocks();
+  }
+  EXPECT_GT(num_hits_, states_.chunk > 0 ? 20 : 100);  // where a state was kept, too
+  EXPECT_EQ(num_kept > 1000, states_.chunk > 0);
+  for (Live& one : live_) give_up(one);
+  live_.clear();
+  EXPECT_EQ(blocks_.num_free_blocks(), num_blocks_);
+  check_books();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    HashFunctions, BlockManagerProperty,
-    ::testing::Combine(::testing::Bool(), ::testing::Values(std::vector{0}, std::vector{0, 3},
-                                                            std::vector{5}, std::vector{1, 0, 4, 4},
-                                                            std::vector{1}, std::vector{2, 7})),
-    [](const auto& test) {
-      std::string name = std::get<0>(test.param) ? "Colliding" : "XxHash";
-      for (const int window : std::get<1>(test.param)) name += "_" + std::to_string(window);
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(HashFunctions, BlockManagerProperty,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(std::vector{0}, std::vector{0, 3},
+                                                              std::vector{5},
+                                                              std::vector{1, 0, 4, 4},
+                                                              std::vector{1}, std::vector{2, 7}),
+                                            ::testing::Values(0, 2, 3)),
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param) ? "Colliding" : "XxHash";
+                           for (const int window : std::get<1>(test.param))
+                             name += "_" + std::to_string(window);
+                           if (std::get<2>(test.param) > 0)
+                             name += "_chunk_" + std::to_string(std::get<2>(test.param));
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace nanovllm::block_tests
