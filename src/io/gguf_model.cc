@@ -126,7 +126,11 @@ void GgufFields::refuse_unread() const {
 
 void read_sizes(const GgufFields& fields, ModelConfig& config, const ConfigRules& rules) {
   config.hidden_size = fields.required_size("embedding_length");
-  config.intermediate_size = fields.required_size("feed_forward_length");
+  // Mixtures without a dense layer may say the width of an expert alone.
+  const bool has_dense_width =
+      fields.has("feed_forward_length") || !fields.has("expert_feed_forward_length");
+  config.intermediate_size =
+      fields.required_size(has_dense_width ? "feed_forward_length" : "expert_feed_forward_length");
   config.num_hidden_layers = fields.required_size("block_count", kMaxLayers);
   const int extra =
       fields.size("nextn_predict_layers", config.num_hidden_layers - 1, 0).value_or(0);

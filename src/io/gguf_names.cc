@@ -45,6 +45,8 @@ constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"mlp.gate_up_proj", "ffn_up"},
     {"post_mlp_layernorm", "post_ffw_norm"},
     {"post_self_attn_layernorm", "post_attention_norm"},
+    {"linear_attn.in_proj_qkvz", "ssm_in"},
+    {"linear_attn.in_proj_ba", "ssm_ba"},
     {"linear_attn.in_proj_qkv", "attn_qkv"},
     {"linear_attn.in_proj_z", "attn_gate"},
     {"linear_attn.in_proj_b", "ssm_beta"},

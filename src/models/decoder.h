@@ -46,7 +46,8 @@ struct DeltaOptions {
   enum class Names {
     // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a
     kUsual,
-    // in_proj_qkvz and in_proj_ba: for each key head its rows of q, k, v and z, or of b and a
+    // in_proj_qkvz and in_proj_ba: for each key head its rows of q, k, v and z, or of b and a;
+    // GGUF files have in_proj_qkv and in_proj_z, unless they are old
     kFusedByKeyHead,
     // q_proj, k_proj, v_proj, g_proj, b_proj and a_proj, a convolution for each of q, k and v,
     // o_norm and o_proj

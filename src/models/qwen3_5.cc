@@ -1,6 +1,6 @@
-// Qwen3.5, 3.6 and 3.8, dense: three recurrent layers (the gated delta rule, arXiv 2412.06464) to
-// one of attention, whose results have a gate and a quarter of whose heads turns. Norms multiply by
-// 1 + weight, but not that of recurrent layers' results.
+// Qwen3.5, 3.6 and 3.8, and Qwen3-Next: three recurrent layers (the gated delta rule, arXiv
+// 2412.06464) to one of attention, whose results have a gate and a quarter of whose heads turns.
+// Norms multiply by 1 + weight, but not that of recurrent layers' results.
 #include "base/check.h"
 #include "io/recurrent_config.h"
 #include "models/families.h"
@@ -41,7 +41,7 @@ void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
   }
 }
 
-void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
+void read_gguf_recurrent(const GgufFields& fields, ModelConfig& config) {
   RecurrentConfig& sizes = config.recurrent;
   sizes.num_key_heads = fields.required_size("ssm.group_count");
   sizes.num_value_heads = fields.required_size("ssm.time_step_rank");
@@ -54,7 +54,6 @@ void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
                 fields.key("ssm.time_step_rank"), sizes.num_value_heads);
   }
   sizes.value_dim = inner / sizes.num_value_heads;
-  sizes.key_heads_take_turns = true;
   sizes.has_decay = true;
   config.norm_offset = 0;                 // the weights of norms hold 1 + w
   fields.has("rope.dimension_sections");  // positions of texts have one number
@@ -74,6 +73,11 @@ void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
   check_recurrent(fields.file().path(), sizes);
 }
 
+void read_gguf_qwen3_5(const GgufFields& fields, ModelConfig& config) {
+  read_gguf_recurrent(fields, config);
+  config.recurrent.key_heads_take_turns = true;
+}
+
 void assume_qwen3_5_moe(ModelConfig& config) {
   assume_qwen3_5(config);
   config.intermediate_size = 512;  // of an expert: there are no dense layers
@@ -84,6 +88,11 @@ void assume_qwen3_5_moe(ModelConfig& config) {
 
 void read_qwen3_5_moe(const JsonFields& fields, ModelConfig& config) {
   read_qwen3_5(fields, config);
+  config.experts.renormalise = true;
+}
+
+void read_gguf_qwen3_5_moe(const GgufFields& fields, ModelConfig& config) {
+  read_gguf_qwen3_5(fields, config);
   config.experts.renormalise = true;
 }
 
@@ -131,6 +140,7 @@ constexpr Family qwen3_5_moe(const SupportedModel& model, bool has_text_config) 
                     .experts_are_in_order = true},
           .defaults = assume_qwen3_5_moe,
           .read = read_qwen3_5_moe,
+          .read_gguf = read_gguf_qwen3_5_moe,
           .options = qwen3_5_moe_options};
 }
 
@@ -144,18 +154,19 @@ constinit const Family kQwen3_5WithTowers =
             true);
 
 constinit const Family kQwen3_5Moe = qwen3_5_moe(
-    {"Qwen3_5MoeForCausalLM", "Qwen3.5-MoE, 3.6, 3.8", "", "qwen3", "qwen3_coder"}, false);
+    {"Qwen3_5MoeForCausalLM", "Qwen3.5-MoE, 3.6, 3.8", "qwen35moe", "qwen3", "qwen3_coder"}, false);
 constinit const Family kQwen3_5MoeWithTowers =
     qwen3_5_moe({"Qwen3_5MoeForConditionalGeneration", "Qwen3.5-MoE, 3.6, 3.8, the text part", "",
                  "qwen3", "qwen3_coder"},
                 true);
 
 constinit const Family kQwen3Next = {
-    .model = {"Qwen3NextForCausalLM", "Qwen3-Next", "", "qwen3", "hermes"},
+    .model = {"Qwen3NextForCausalLM", "Qwen3-Next", "qwen3next", "qwen3", "hermes"},
     .model_type = "qwen3_next",
     .rules = {.turns_parts = true},
     .defaults = assume_qwen3_next,
     .read = read_qwen3_5,
+    .read_gguf = read_gguf_recurrent,
     .options = qwen3_next_options};
 
 }  // namespace nanovllm

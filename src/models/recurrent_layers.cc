@@ -41,6 +41,8 @@ struct DeltaShard {
             {keys + key, keys + key + num_keys},
             {value, value + int64_t{num_value_heads} * sizes.value_dim}};
   }
+  // Value heads that read one key head.
+  int64_t group() const { return sizes.num_value_heads / sizes.num_key_heads; }
   int64_t num_channels() const {
     return int64_t{2} * sizes.num_key_heads * sizes.key_dim +
            int64_t{sizes.num_value_heads} * sizes.value_dim;
@@ -72,41 +74,50 @@ struct Projections {
   std::vector<MatrixSlice> wide, gates;
 };
 
-Projections usual_projections(const std::string& name, const DeltaShard& shard, int64_t hidden) {
-  Projections in;
+void add_wide_in_order(Projections& in, const std::string& name, const DeltaShard& shard,
+                       int64_t hidden) {
   for (const auto& [begin, end] : shard.channels()) {
     in.wide.push_back(rows_of(name + ".in_proj_qkv", shard.num_channels(), hidden, begin, end));
   }
   in.wide.push_back(shard.value_rows(name + ".in_proj_z", shard.sizes.value_dim, hidden));
+}
+
+void add_gates_in_order(Projections& in, const std::string& name, const DeltaShard& shard,
+                        int64_t hidden) {
   for (const char* gate : {".in_proj_b", ".in_proj_a"}) {
     in.gates.push_back(shard.value_rows(name + gate, 1, hidden));
   }
-  return in;
 }
 
-Projections projections_by_key_head(const std::string& name, const DeltaShard& shard,
-                                    int64_t hidden) {
-  const RecurrentConfig& sizes = shard.sizes;
-  const int64_t group = sizes.num_value_heads / sizes.num_key_heads, key = sizes.key_dim;
-  const int64_t value = group * sizes.value_dim;
-  Projections in;
-  const auto add = [&](std::vector<MatrixSlice>& slices, const char* part, int64_t rows_a_head,
-                       int64_t first, int64_t count) {
-    for (int h = shard.first_key_head; h < shard.first_key_head + shard.num_key_heads; ++h) {
-      const int64_t begin = h * rows_a_head + first;
-      slices.push_back(
-          rows_of(name + part, sizes.num_key_heads * rows_a_head, hidden, begin, begin + count));
-    }
-  };
+// Of each key head, rows [first, first + count) of the `rows_a_head` that NAME has.
+void add_by_key_head(std::vector<MatrixSlice>& slices, const std::string& name,
+                     const DeltaShard& shard, int64_t hidden, int64_t rows_a_head, int64_t first,
+                     int64_t count) {
+  for (int h = shard.first_key_head; h < shard.first_key_head + shard.num_key_heads; ++h) {
+    const int64_t begin = h * rows_a_head + first;
+    slices.push_back(
+        rows_of(name, shard.sizes.num_key_heads * rows_a_head, hidden, begin, begin + count));
+  }
+}
+
+void add_wide_by_key_head(Projections& in, const std::string& name, const DeltaShard& shard,
+                          int64_t hidden) {
+  const int64_t key = shard.sizes.key_dim;
+  const int64_t value = shard.group() * shard.sizes.value_dim;
   int64_t first = 0;
   for (const int64_t count : {key, key, value, value}) {
-    add(in.wide, ".in_proj_qkvz", 2 * (key + value), first, count);
+    add_by_key_head(in.wide, name + ".in_proj_qkvz", shard, hidden, 2 * (key + value), first,
+                    count);
     first += count;
   }
-  for (const int64_t begin : {int64_t{0}, group}) {
-    add(in.gates, ".in_proj_ba", 2 * group, begin, group);
+}
+
+void add_gates_by_key_head(Projections& in, const std::string& name, const DeltaShard& shard,
+                           int64_t hidden) {
+  const int64_t group = shard.group();
+  for (const int64_t first : {int64_t{0}, group}) {
+    add_by_key_head(in.gates, name + ".in_proj_ba", shard, hidden, 2 * group, first, group);
   }
-  return in;
 }
 
 Projections projections_apart(const std::string& name, const DeltaShard& shard, int64_t hidden) {
@@ -126,17 +137,27 @@ Projections projections_apart(const std::string& name, const DeltaShard& shard, 
   return in;
 }
 
-Projections projections(const std::string& name, const DeltaShard& shard, int64_t hidden,
-                        DeltaOptions::Names names) {
+Projections projections(const ModelContext& context, const std::string& name,
+                        const DeltaShard& shard, DeltaOptions::Names names) {
+  const int64_t hidden = context.config.hidden_size;
+  Projections in;
   switch (names) {
     case DeltaOptions::Names::kUsual:
-      return usual_projections(name, shard, hidden);
+      add_wide_in_order(in, name, shard, hidden);
+      add_gates_in_order(in, name, shard, hidden);
+      break;
     case DeltaOptions::Names::kFusedByKeyHead:
-      return projections_by_key_head(name, shard, hidden);
+      if (shard.sizes.has_decay && !context.weights.contains(name + ".in_proj_qkvz.weight")) {
+        add_wide_in_order(in, name, shard, hidden);
+      } else {
+        add_wide_by_key_head(in, name, shard, hidden);
+      }
+      add_gates_by_key_head(in, name, shard, hidden);
+      break;
     case DeltaOptions::Names::kApart:
       return projections_apart(name, shard, hidden);
   }
-  return {};
+  return in;
 }
 
 // [conv_width, channels of this rank]; the checkpoint has the taps of each channel together.
@@ -176,7 +197,7 @@ void load_gated_delta(LayerSpec& layer, const ModelContext& context, WeightLoade
   const DeltaShard shard(config, context.backend);
   const int64_t hidden = config.hidden_size;
   const bool is_apart = options.names == DeltaOptions::Names::kApart;
-  const Projections in = projections(name, shard, hidden, options.names);
+  const Projections in = projections(context, name, shard, options.names);
   layer.in = loader.matrix(in.wide, false);
   // What a state keeps and takes in depends on these few rows.
   for (const MatrixSlice& gate : in.gates) {

@@ -47,7 +47,7 @@ constexpr Family kUnknown = {.model = {"", "", "", "", ""},
 // Models, hybrids above all, that are not there yet: so begin their architectures in config.json,
 // and so GGUF calls them.
 constexpr std::string_view kLater[] = {"Gemma4"};
-constexpr std::string_view kLaterInGguf[] = {"gemma4", "qwen35moe", "qwen3next"};
+constexpr std::string_view kLaterInGguf[] = {"gemma4"};
 
 // The architectures of GGUF files that are opened as a family.
 std::vector<std::string_view> gguf_names(const Family& family) {
