@@ -1,6 +1,7 @@
 // Reads the weights of recurrent layers.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -14,49 +15,63 @@ struct DeltaShard {
   DeltaShard(const ModelConfig& config, const Backend& backend) : sizes(config.recurrent) {
     const int num_ranks = backend.world_size();
     require_divisible(config, "key heads of recurrent layers", sizes.num_key_heads, num_ranks);
-    if (num_ranks > 1 && sizes.key_heads_take_turns &&
-        sizes.num_key_heads != sizes.num_value_heads) {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: ranks can't share recurrent layers whose value heads take turns with key "
-                  "heads, as in a GGUF file; use tensor_parallel_size 1 or the model's folder",
-                  config.model_dir);
-    }
     num_key_heads = sizes.num_key_heads / num_ranks;
     num_value_heads = sizes.num_value_heads / num_ranks;
     first_key_head = backend.rank() * num_key_heads;
-    first_value_head = backend.rank() * num_value_heads;
+    const bool in_turns = num_ranks > 1 && sizes.key_heads_take_turns;
+    num_runs = in_turns ? static_cast<int>(group()) : 1;
+    first_value_head = in_turns ? first_key_head : backend.rank() * num_value_heads;
   }
 
   const RecurrentConfig& sizes;
   int num_key_heads = 0, num_value_heads = 0;
   int first_key_head = 0, first_value_head = 0;
+  // Where value heads take turns with key heads, this rank's lie in so many runs of neighbours,
+  // each num_key_heads of all behind the one before; their order is of turns, too.
+  int num_runs = 1;
 
+  // Value heads that read one key head.
+  int64_t group() const { return sizes.num_value_heads / sizes.num_key_heads; }
+  // [begin, end) of each run of value heads, of what has `width` for each.
+  std::vector<std::pair<int64_t, int64_t>> value_runs(int64_t width) const {
+    std::vector<std::pair<int64_t, int64_t>> runs;
+    for (int i = 0; i < num_runs; ++i) {
+      const int64_t first = first_value_head + int64_t{i} * sizes.num_key_heads;
+      runs.emplace_back(first * width, (first + num_value_heads / num_runs) * width);
+    }
+    return runs;
+  }
   // Of q, k and v, one below the other, this rank's parts: [begin, end).
   std::vector<std::pair<int64_t, int64_t>> channels() const {
     const int64_t keys = int64_t{sizes.num_key_heads} * sizes.key_dim;
     const int64_t key = int64_t{first_key_head} * sizes.key_dim;
-    const int64_t value = 2 * keys + int64_t{first_value_head} * sizes.value_dim;
     const int64_t num_keys = int64_t{num_key_heads} * sizes.key_dim;
-    return {{key, key + num_keys},
-            {keys + key, keys + key + num_keys},
-            {value, value + int64_t{num_value_heads} * sizes.value_dim}};
+    std::vector<std::pair<int64_t, int64_t>> parts = {{key, key + num_keys},
+                                                      {keys + key, keys + key + num_keys}};
+    for (const auto& [begin, end] : value_runs(sizes.value_dim)) {
+      parts.emplace_back(2 * keys + begin, 2 * keys + end);
+    }
+    return parts;
   }
-  // Value heads that read one key head.
-  int64_t group() const { return sizes.num_value_heads / sizes.num_key_heads; }
   int64_t num_channels() const {
     return int64_t{2} * sizes.num_key_heads * sizes.key_dim +
            int64_t{sizes.num_value_heads} * sizes.value_dim;
   }
-  // Rows of a matrix that has `width` for each value head.
-  MatrixSlice value_rows(const std::string& name, int width, int64_t cols) const {
-    MatrixSlice slice = MatrixSlice::whole(name, int64_t{sizes.num_value_heads} * width, cols);
-    slice.row_begin = int64_t{first_value_head} * width;
-    slice.row_end = slice.row_begin + int64_t{num_value_heads} * width;
+  // Columns of a matrix that has value_dim for each value head.
+  MatrixSlice value_columns(const std::string& name, int64_t rows) const {
+    const int64_t width = sizes.value_dim;
+    MatrixSlice slice = MatrixSlice::whole(name, rows, sizes.num_value_heads * width);
+    std::tie(slice.col_begin, slice.col_end) = value_runs(width)[0];
+    slice.num_runs = num_runs;
+    slice.run_stride = sizes.num_key_heads * width;
     return slice;
   }
   std::vector<float> of_value_heads(const std::vector<float>& all) const {
-    const auto first = all.begin() + first_value_head;
-    return {first, first + num_value_heads};
+    std::vector<float> own;
+    for (const auto& [begin, end] : value_runs(1)) {
+      own.insert(own.end(), all.begin() + begin, all.begin() + end);
+    }
+    return own;
   }
 };
 
@@ -69,6 +84,14 @@ MatrixSlice rows_of(const std::string& name, int64_t rows, int64_t cols, int64_t
   return slice;
 }
 
+// Of a matrix that has `width` rows for each value head.
+void add_value_rows(std::vector<MatrixSlice>& slices, const std::string& name,
+                    const DeltaShard& shard, int64_t width, int64_t cols) {
+  for (const auto& [begin, end] : shard.value_runs(width)) {
+    slices.push_back(rows_of(name, shard.sizes.num_value_heads * width, cols, begin, end));
+  }
+}
+
 // q, k, v and z; and b and a.
 struct Projections {
   std::vector<MatrixSlice> wide, gates;
@@ -79,13 +102,13 @@ void add_wide_in_order(Projections& in, const std::string& name, const DeltaShar
   for (const auto& [begin, end] : shard.channels()) {
     in.wide.push_back(rows_of(name + ".in_proj_qkv", shard.num_channels(), hidden, begin, end));
   }
-  in.wide.push_back(shard.value_rows(name + ".in_proj_z", shard.sizes.value_dim, hidden));
+  add_value_rows(in.wide, name + ".in_proj_z", shard, shard.sizes.value_dim, hidden);
 }
 
 void add_gates_in_order(Projections& in, const std::string& name, const DeltaShard& shard,
                         int64_t hidden) {
   for (const char* gate : {".in_proj_b", ".in_proj_a"}) {
-    in.gates.push_back(shard.value_rows(name + gate, 1, hidden));
+    add_value_rows(in.gates, name + gate, shard, 1, hidden);
   }
 }
 
@@ -129,10 +152,10 @@ Projections projections_apart(const std::string& name, const DeltaShard& shard, 
                               begin, begin + int64_t{shard.num_key_heads} * sizes.key_dim));
   }
   for (const char* part : {".v_proj", ".g_proj"}) {
-    in.wide.push_back(shard.value_rows(name + part, sizes.value_dim, hidden));
+    add_value_rows(in.wide, name + part, shard, sizes.value_dim, hidden);
   }
   for (const char* part : {".b_proj", ".a_proj"}) {
-    in.gates.push_back(shard.value_rows(name + part, 1, hidden));
+    add_value_rows(in.gates, name + part, shard, 1, hidden);
   }
   return in;
 }
@@ -204,10 +227,8 @@ void load_gated_delta(LayerSpec& layer, const ModelContext& context, WeightLoade
     const Matrix rows = loader.exact_matrix(gate, false);
     layer.in.pieces.insert(layer.in.pieces.end(), rows.pieces.begin(), rows.pieces.end());
   }
-  layer.out = loader.matrix({split_columns(name + (is_apart ? ".o_proj" : ".out_proj"), hidden,
-                                           int64_t{sizes.num_value_heads} * sizes.value_dim,
-                                           ShardSizes(config, context.backend))},
-                            false);
+  layer.out = loader.matrix(
+      {shard.value_columns(name + (is_apart ? ".o_proj" : ".out_proj"), hidden)}, false);
   GatedDelta core = {.num_key_heads = shard.num_key_heads,
                      .num_value_heads = shard.num_value_heads,
                      .key_dim = sizes.key_dim,

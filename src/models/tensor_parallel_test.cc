@@ -1,6 +1,8 @@
 // Ranks as threads of one process: together they compute what one rank computes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -16,18 +18,19 @@ namespace {
 using testing::error_of;
 using testing::golden_dir;
 using testing::ModelRig;
+using testing::RigOptions;
 using testing::root_mean_square;
 using testing::Rows;
 
 // What rank `rank` of a group computes, or a model alone.
 Rows compute(const std::string& name, DType dtype, CommunicatorGroup* group = nullptr, int rank = 0,
-             bool expert_parallel = false) {
+             const RigOptions& options = {}) {
   auto backend = make_cpu_backend(1);
   if (group != nullptr) group->join(rank, *backend);
-  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16,
-               {.expert_parallel = expert_parallel});
+  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16, options);
+  const int num_ids = std::min(380, rig.config().vocab_size);
   std::vector<int32_t> ids;
-  for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
+  for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % num_ids);
   auto rows = rig.step({{0, ids}})[0];
   rows.push_back(rig.step({{0, {3}}})[0][0]);
   return rows;
@@ -49,20 +52,23 @@ struct Case {
   const char* checkpoint;
   int world_size;
   bool expert_parallel = false;
+  std::optional<RoundedFormat> rounding = {};
 };
 
 class TensorParallel : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorParallel, RanksTogetherComputeWhatOneDoes) {
-  const auto [name, world_size, expert_parallel] = GetParam();
-  const Rows exact = compute(name, DType::kFloat32);
+  const auto [name, world_size, expert_parallel, rounding] = GetParam();
+  const RigOptions alone = {.rounding = rounding};
+  const RigOptions shared = {.expert_parallel = expert_parallel, .rounding = rounding};
+  const Rows exact = compute(name, DType::kFloat32, nullptr, 0, alone);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const auto group = make_communicator_group("cpu", world_size);
     std::vector<Rows> results(world_size);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world_size; ++rank) {
-      ranks.emplace_back([&, rank, name = name, shares_out = expert_parallel] {
-        results[rank] = compute(name, dtype, group.get(), rank, shares_out);
+      ranks.emplace_back([&, rank, name = name] {
+        results[rank] = compute(name, dtype, group.get(), rank, shared);
       });
     }
     for (std::thread& rank : ranks) rank.join();
@@ -75,8 +81,9 @@ TEST_P(TensorParallel, RanksTogetherComputeWhatOneDoes) {
           std::abs(*std::ranges::max_element(errors, {}, [](double e) { return std::abs(e); })),
           1e-3);
     } else {  // rounding sends rows to other experts: no single row tells
-      EXPECT_LT(root_mean_square(errors),
-                1.5 * root_mean_square(differences(compute(name, dtype), exact)));
+      EXPECT_LT(
+          root_mean_square(errors),
+          1.5 * root_mean_square(differences(compute(name, dtype, nullptr, 0, alone), exact)));
     }
   }
 }
@@ -92,14 +99,17 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"glm4", 2}, Case{"qwen3_moe", 2}, Case{"qwen2_moe", 2},
                       Case{"mixtral", 2}, Case{"olmoe", 2}, Case{"glm4_moe", 2}, Case{"gpt_oss", 2},
                       Case{"gpt_oss_plain", 2}, Case{"gpt_oss", 4}, Case{"qwen3_5", 2},
-                      Case{"qwen3_next", 2}, Case{"olmo_hybrid", 4}, Case{"gguf_qwen2moe", 2},
+                      Case{"qwen3_next", 2}, Case{"olmo_hybrid", 4}, Case{"gguf_qwen35", 2},
+                      Case{"gguf_qwen3next", 2},
+                      Case{"gguf_qwen35", 2, false, RoundedFormat::kInt8}, Case{"gguf_qwen2moe", 2},
                       Case{"qwen3_moe", 2, true}, Case{"qwen2_moe", 2, true},
                       Case{"gpt_oss", 2, true}, Case{"mixtral", 4, true},
                       // Shares that begin inside a group of 32 and a block of 128.
                       Case{"qwen3_fp8", 2}, Case{"gguf_llama", 2}, Case{"gguf_glm4", 2}),
     [](const auto& test) {
       return std::string(test.param.checkpoint) + "_" + std::to_string(test.param.world_size) +
-             (test.param.expert_parallel ? "_expert_parallel" : "");
+             (test.param.expert_parallel ? "_expert_parallel" : "") +
+             (test.param.rounding ? "_rounded" : "");
     });
 
 class FakeRank final : public CpuBackend {

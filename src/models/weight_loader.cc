@@ -74,6 +74,19 @@ HostMatrix WeightLoader::find(const MatrixSlice& slice) {
   return matrix;
 }
 
+void WeightLoader::take_runs(HostMatrix& matrix, const MatrixSlice& slice) {
+  HostMatrix all = matrix;
+  all.rows = slice.rows;
+  all.cols = slice.cols;
+  all.first_row = all.first_col = 0;
+  runs_.push_back(std::make_unique<ColumnRuns>(all, slice.col_begin,
+                                               slice.col_end - slice.col_begin, slice.run_stride));
+  matrix.data = nullptr;
+  matrix.decoder = runs_.back().get();
+  matrix.cols = matrix.row_stride = (slice.col_end - slice.col_begin) * slice.num_runs;
+  matrix.first_col = 0;
+}
+
 HostMatrix WeightLoader::find_coded(const MatrixSlice& slice,
                                     std::optional<RoundedFormat> rounding) {
   HostMatrix matrix = find(slice);
@@ -92,6 +105,7 @@ HostMatrix WeightLoader::find_coded(const MatrixSlice& slice,
     matrix.data = nullptr;
     matrix.decoder = rounded.get();
   }
+  if (slice.num_runs > 1) take_runs(matrix, slice);
   if (context_.keeps_codes && context_.backend.traits().computes_with_codes &&
       matrix.decoder != nullptr) {
     matrix.codes = matrix.decoder->code_format();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/parallel_jobs.h"
+#include "models/column_runs.h"
 #include "models/model.h"
 
 namespace nanovllm {
@@ -27,6 +28,10 @@ struct MatrixSlice {
   int64_t row_end = 0;
   int64_t col_begin = 0;
   int64_t col_end = 0;
+  // If num_runs > 1, the part has so many runs of columns like [col_begin, col_end), each
+  // `run_stride` columns behind the one before.
+  int64_t num_runs = 1;
+  int64_t run_stride = 0;
   // If stack_size > 0, NAME.weight is [stack_size, rows, cols], and the matrix is number
   // stack_index of it.
   int64_t stack_size = 0;
@@ -88,8 +93,10 @@ class WeightLoader {
   };
 
   HostMatrix find(const MatrixSlice& slice);
-  // Of a product: in codes where it has some or is to be rounded, nothing else changes.
+  // Of a product: in codes where it has some or is to be rounded, and in runs of columns.
   HostMatrix find_coded(const MatrixSlice& slice, std::optional<RoundedFormat> rounding);
+  // Leaves of a matrix the slice's runs of columns.
+  void take_runs(HostMatrix& matrix, const MatrixSlice& slice);
   std::vector<float> bias_of(const MatrixSlice& slice, const HostMatrix& weight);
   void refuse_surplus() const;
   void add_table_jobs(WeightStorage& storage);
@@ -99,8 +106,9 @@ class WeightLoader {
   std::vector<Job> jobs_;
   std::vector<EmbeddingTable*> tables_;
   std::vector<Product> products_;
-  // By name and format. What refers to them is used up when finish() returns.
+  // What refers to these is used up when finish() returns. By name and format:
   std::map<std::pair<std::string, RoundedFormat>, std::unique_ptr<RoundedMatrix>> rounded_;
+  std::vector<std::unique_ptr<ColumnRuns>> runs_;
   std::set<std::string> counted_;  // names of tensors; a tied one is asked for twice
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;
