@@ -330,6 +330,35 @@ TEST(GgufOfAMixtral, EachExpertMayBeATensorOfItsOwn) {
   }
 }
 
+// No converter writes them so, but a file may have them.
+TEST(GgufOfGptOss, BiasesOfExpertsMayBeQuantised) {
+  const std::string path = golden_dir("gguf_gpt_oss");
+  const Gguf file(path);
+  const std::byte* const begin = file.parts()[0].bytes().data();
+  std::string coded = read_text_file(path), plain = coded;
+  int num_biases = 0;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (!tensor.name.ends_with("_exps.bias")) continue;
+    ++num_biases;
+    std::vector<float> numbers(tensor.bytes / sizeof(float));
+    std::memcpy(numbers.data(), tensor.data, tensor.bytes);
+    const std::string blocks = quantised(numbers);
+    const auto at = static_cast<size_t>(tensor.data - begin);
+    coded.replace(at, blocks.size(), blocks);
+    plain.replace(at, tensor.bytes, decoded(blocks));
+    // Behind the name, the number of dimensions and the two of them.
+    const std::byte* const type = reinterpret_cast<const std::byte*>(tensor.name.data()) +
+                                  tensor.name.size() + sizeof(uint32_t) + 2 * sizeof(uint64_t);
+    std::memcpy(&coded[static_cast<size_t>(type - begin)], &kQ8_0, sizeof kQ8_0);
+  }
+  EXPECT_EQ(num_biases, 2 * 3);
+  const TempDir dir;
+  ModelRig expected(dir.write("plain.gguf", plain), DType::kFloat32, make_cpu_backend(2), 16);
+  ModelRig rig(dir.write("coded.gguf", coded), DType::kFloat32, make_cpu_backend(2), 16);
+  expect_near(compute(rig), compute(expected), 0);
+  EXPECT_EQ(rig.model().num_parameters(), expected.model().num_parameters());
+}
+
 // A quarter of down_proj's 160 columns begins inside of a block of 32.
 TEST(QuantisedGguf, RanksMayCutBlocks) {
   const TempDir dir;

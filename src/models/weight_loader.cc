@@ -28,15 +28,6 @@ HostMatrix whole(const StoredTensor& stored) {
           .source = stored.source};
 }
 
-// Elements [begin, end) of a column.
-std::vector<float> read_column(const HostMatrix& column, int64_t begin, int64_t end) {
-  std::vector<float> values(static_cast<size_t>(end - begin));
-  for (int64_t i = begin; i < end; ++i) {
-    read_elements(column, i, 0, 1, DType::kFloat32, &values[static_cast<size_t>(i - begin)]);
-  }
-  return values;
-}
-
 // Whether it is of layers after the model's own that predict further tokens.
 bool is_of_prediction(const std::string& name, const ModelConfig& config) {
   if (config.num_prediction_layers > 0 && name.starts_with("mtp.")) return true;
@@ -144,14 +135,15 @@ std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMat
   if (!context_.weights.contains(name)) name = slice.name + ".bias";
   std::vector<int64_t> shape = {slice.rows};
   if (slice.stack_size > 0) shape.insert(shape.begin(), slice.stack_size);
-  HostMatrix column = whole(context_.weights.get(name, shape));
-  column.rows *= column.cols;
-  column.cols = column.row_stride = 1;
-  column.interleaved_head = weight.interleaved_head;
-  column.interleaved_rows = weight.interleaved_rows;
-  if (counted_.insert(name).second) num_parameters_ += column.rows;
-  const int64_t first = slice.stack_index * slice.rows;
-  std::vector<float> values = read_column(column, first + slice.row_begin, first + slice.row_end);
+  HostMatrix bias = whole(context_.weights.get(name, shape));
+  bias.interleaved_head = 0;  // its elements are in the order of the weight's rows
+  if (counted_.insert(name).second) num_parameters_ += bias.rows * bias.cols;
+  std::vector<float> values(static_cast<size_t>(weight.rows));
+  for (int64_t i = 0; i < weight.rows; ++i) {
+    const int64_t at = weight.file_row(i);
+    read_elements(bias, at / bias.cols, at % bias.cols, 1, DType::kFloat32,
+                  &values[static_cast<size_t>(i)]);
+  }
   if (slice.col_begin != 0) values.assign(values.size(), 0.0f);
   return values;
 }
