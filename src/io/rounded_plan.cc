@@ -19,9 +19,10 @@ std::string last_part(const std::string& name) { return name.substr(name.rfind('
 
 // Of a module, "model.layers.0.mlp.up_proj"; towers for images and sound have other beginnings.
 bool is_matrix_of_layer(const std::string& module) {
-  static const std::set<std::string> kParts = {"q_proj",       "k_proj",    "v_proj",  "o_proj",
-                                               "qkv_proj",     "gate_proj", "up_proj", "down_proj",
-                                               "gate_up_proj", "w1",        "w2",      "w3"};
+  static const std::set<std::string> kParts = {
+      "q_proj",       "k_proj",   "v_proj",    "o_proj",       "qkv_proj",    "gate_proj",
+      "up_proj",      "g_proj",   "down_proj", "gate_up_proj", "in_proj_qkv", "in_proj_z",
+      "in_proj_qkvz", "out_proj", "w1",        "w2",           "w3"};
   const bool is_of_text = std::ranges::any_of(
       std::initializer_list<std::string_view>{"model.layers.", "language_model.model.layers.",
                                               "model.language_model.layers."},
