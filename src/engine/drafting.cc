@@ -51,8 +51,8 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
     completion.draft_ids = std::move(requests_[i].draft.ids);
     entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
   }
-  std::ranges::stable_partition(
-      scheduled, [](const ScheduledSequence& entry) { return entry.num_new_tokens == 1; });
+  std::stable_partition(scheduled.begin(), scheduled.end(),
+                        [](const ScheduledSequence& entry) { return entry.num_new_tokens == 1; });
 }
 
 // How many drafts it may have: one token is drawn behind them, and it may be the last. Recurrent

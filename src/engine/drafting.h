@@ -38,7 +38,7 @@ class Drafting {
   // num_known tokens.
   void collected(Completion& completion, int num_known);
   void step_took(int num_rows, double seconds);
-  void ended(const Completion& completion) noexcept { parts_.drafter->ended(completion); }
+  void ended(const Completion& completion) const noexcept { parts_.drafter->ended(completion); }
 
  private:
   int most_for(const ScheduledSequence& entry, int limit) const;
