@@ -208,7 +208,8 @@ class CommandLine(CliTest):
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
                            (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),
-                           (["--device", "toaster"], "toaster")):
+                           (["--device", "toaster"], "toaster"),
+                           (["--speculative-config", '{"method": "eagle"}'], "method must be suffix or ngram")):
             result = run("info", MODEL, *args)
             self.assertEqual(result.returncode, 2, args)
             self.assertIn(word, result.stderr)
@@ -372,6 +373,17 @@ class Generate(CliTest):
             flags = [arg for t in texts for arg in ("-p", t)]
             together = lines(run("generate", MODEL, "--json", "-q", *flags, *SMALL, *extra).stdout)
             self.assertEqual([r["token_ids"] for r in sorted(together, key=lambda r: r["index"])], alone, extra)
+
+    def test_drafts_change_no_token(self):
+        flags = ["--json", "-q", "-p", "The king said", "-p", "The king said", "--temperature", "0.8", "--seed", "1",
+                 "--max-tokens", "40", "--ignore-eos", "--max-model-len", "128", "--max-num-seqs", "1", "--logprobs", "1"]
+        plain = run("generate", MODEL, *flags)
+        # The second text stands in the output of the first.
+        drafted = run("generate", MODEL, *flags, "--log-steps", "--speculative-config", '{"method": "suffix"}')
+        self.assertEqual([(r["text"], r["token_ids"], r["logprobs"]) for r in lines(drafted.stdout)],
+                         [(r["text"], r["token_ids"], r["logprobs"]) for r in lines(plain.stdout)])
+        accepted = [int(count) for count in re.findall(r"; drafts: (\d+) of \d+ tokens accepted", drafted.stderr)]
+        self.assertGreater(sum(accepted), 5, drafted.stderr)
 
     def test_ranks_together_write_what_one_does(self):
         args = ["generate", MODEL, "--json", "-q", "-p", "Once upon a time there was", "--device", "cpu", "--dtype", "float32"]
