@@ -129,6 +129,7 @@ class EngineArgs(TypedDict, total=False):
     deterministic: bool | None
     tensor_parallel_size: int | None
     enable_expert_parallel: bool | None
+    speculative_config: str | dict[str, Any] | None
     seed: int | None
     trace_file: str | None
 

@@ -92,6 +92,20 @@ def test_steps_give_what_generate_gives(run_binary, model):
         expect_equal(last[request_id], line)
 
 
+def test_drafts_change_nothing(run_binary, model):
+    engine = nanovllm.LLMEngine(model, speculative_config={"method": "suffix"}, max_num_seqs=1)
+    ids = [engine.add_request(r["prompt"], as_params(r["sampling_params"])) for r in 2 * requests()]
+    last, steps = {}, []
+    while not engine.is_finished():
+        last |= {output.request_id: output for output in engine.step()}
+        steps.append(engine.last_step)
+    for request_id, line in zip(ids, 2 * run_binary(requests()), strict=True):
+        expect_equal(last[request_id], line)
+    assert sum(step.num_draft_tokens for step in steps) >= sum(sum(step.num_accepted_per_pos) for step in steps) > 0
+    with pytest.raises(ValueError, match="method must be suffix or ngram"):
+        nanovllm.LLMEngine(model, speculative_config={"method": "medusa"})
+
+
 @pytest.mark.parametrize("kind", list(nanovllm.RequestOutputKind))
 def test_async_gives_what_the_binary_gives(run_binary, model, kind):
     async def collect(llm, request):
