@@ -99,6 +99,7 @@ RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFo
              .scales = is_half ? ScaleKind::kFloat16 : ScaleKind::kBFloat16,
              .offset = is_int4 ? CodeFormat::Offset::kZero : CodeFormat::Offset::kNone};
   if (is_fp8) row_scales_ = std::vector<std::atomic<float>>(static_cast<size_t>(numbers.rows));
+  std::ranges::fill(row_scales_, kUnknown);
 }
 
 float RoundedMatrix::to_scale(float number) const {
@@ -139,7 +140,7 @@ void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float*
 
 float RoundedMatrix::scale_of_row(int64_t row) const {
   std::atomic<float>& known = row_scales_[static_cast<size_t>(row)];
-  if (const float scale = known.load(std::memory_order_relaxed); scale != 0) return scale;
+  if (const float scale = known.load(std::memory_order_relaxed); scale != kUnknown) return scale;
   std::vector<float> numbers(static_cast<size_t>(numbers_.cols));
   read_numbers(row, 0, numbers_.cols, numbers.data());
   const float scale = to_scale(largest_of(numbers.data(), numbers_.cols) / kLargestFp8);

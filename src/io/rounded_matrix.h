@@ -72,7 +72,8 @@ class RoundedMatrix final : public MatrixDecoder {
   const Numbers numbers_;
   const RoundedFormat format_;
   CodeFormat layout_;
-  // Of kFp8, [rows]: what was found in all of a row; 0 = not yet.
+  // Of kFp8, [rows]: what was found in all of a row; kUnknown = not yet.
+  static constexpr float kUnknown = -1;
   mutable std::vector<std::atomic<float>> row_scales_;
 };
 

@@ -193,6 +193,30 @@ TEST(RoundedMatrix, ReadsWhatAnotherDecoderGives) {
   EXPECT_EQ(row_of(again, 0, 64), row_of(exact, 0, 64));
 }
 
+// Of kFp8, whose scales are of whole rows: also where that is zero.
+TEST(RoundedMatrix, ARowIsReadTwiceHoweverManyPartsItHas) {
+  class Counting final : public MatrixDecoder {
+   public:
+    explicit Counting(float number) : number_(number) {}
+    void decode(int64_t, int64_t, int64_t count, float* out) const override {
+      num_read += count;
+      std::fill_n(out, count, number_);
+    }
+    mutable int64_t num_read = 0;
+
+   private:
+    const float number_;
+  };
+  constexpr int64_t kCols = 4096;
+  for (const float number : {0.0f, 1.0f}) {
+    const Counting numbers(number);
+    const RoundedMatrix matrix("m", {.decoder = &numbers, .rows = 1, .cols = kCols},
+                               RoundedFormat::kFp8);
+    row_of(matrix, 0, kCols);
+    EXPECT_EQ(numbers.num_read, 2 * kCols) << number;
+  }
+}
+
 TEST(RoundedMatrix, WhatIsNoNumberIsRefusedWithItsPlace) {
   for (const RoundedFormat format : kRoundedFormats) {
     for (const float bad : {INFINITY, -INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
