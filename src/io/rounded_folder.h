@@ -10,12 +10,10 @@
 namespace nanovllm {
 
 struct RoundedFolder {
-  int64_t num_rounded = 0;  // matrices
-  int64_t num_parameters = 0;
-  int64_t bytes = 0;  // of all tensors
-  // Matrices of layers that stay as they are: routers, rows that are no whole groups.
-  int64_t num_kept = 0;
-  int64_t num_stacks = 0;  // of experts, for which compressed-tensors has no format
+  int64_t num_rounded = 0;     // matrices
+  int64_t num_parameters = 0;  // of `out`, a head that was tied among them
+  int64_t bytes = 0;           // of all tensors
+  int64_t num_stacks = 0;      // of experts, for which compressed-tensors has no format
 };
 
 // What WeightLoader rounds on the way to memory becomes the same codes and scales in `out`: the

@@ -172,8 +172,10 @@ class Planner {
     if (table == nullptr || !is_tied_.value_or(!found_head)) return;
     // What a tied head is rounded to, the table is not.
     const bool is_inside = table->name.starts_with("language_model.");
-    add_rounded(is_inside ? "language_model.lm_head" : "lm_head", *table, *file_of_table,
-                RoundedFormat::kInt8);
+    if (add_rounded(is_inside ? "language_model.lm_head" : "lm_head", *table, *file_of_table,
+                    RoundedFormat::kInt8)) {
+      plan_.report.num_parameters += count_of(table->shape);
+    }
   }
 
   void add(const SafetensorsEntry& entry, const MappedFile& file) {
@@ -185,10 +187,7 @@ class Planner {
         const RoundedFormat format = is_head(entry.name) ? RoundedFormat::kInt8 : format_;
         if (add_rounded(module, entry, file, format)) return;
       }
-      if (last_part(module) != "embed_tokens") {
-        ignored_.push_back(module);
-        ++plan_.report.num_kept;
-      }
+      if (last_part(module) != "embed_tokens") ignored_.push_back(module);
     }
     if (entry.shape.size() == 3 && entry.name.find(".experts.") != std::string::npos) {
       ++plan_.report.num_stacks;
