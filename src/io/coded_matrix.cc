@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "io/json.h"
 
 namespace nanovllm {
 namespace {
@@ -119,15 +118,16 @@ CodedMatrix::Block CodedMatrix::read_block(int64_t row, int64_t block) const {
   const float stored = numbers.stored_scale;
   numbers.scale = divides_by_global_scale ? stored / global_scale : stored * global_scale;
   if (!std::isfinite(numbers.scale)) {
-    throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
-                printable(name), row, block, numbers.scale);
+    throw_error(ErrorCode::kCorruptData,
+                "{}: the scale of row {}, block {} is {}; download the file again", place, row,
+                block, numbers.scale);
   }
   return numbers;
 }
 
 void CodedMatrix::refuse_nan(int64_t row, int64_t col) const {
-  throw_error(ErrorCode::kCorruptData, "tensor {}: the code of row {}, column {} is NaN",
-              printable(name), row, col);
+  throw_error(ErrorCode::kCorruptData,
+              "{}: the code of row {}, column {} is NaN; download the file again", place, row, col);
 }
 
 void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {

@@ -45,7 +45,7 @@ struct NumberGrid {
 };
 
 struct CodedMatrix final : MatrixDecoder {
-  std::string name;  // for messages
+  std::string place;  // for messages: FILE: tensor NAME
   int64_t rows = 0;
   int64_t cols = 0;
   NumberGrid codes;

@@ -22,6 +22,11 @@ bool contains(const Types& types, std::string_view type) {
 
 constexpr int64_t divide_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
 
+// Of a module's matrix, for messages.
+std::string place_of(const RawTensor& codes, const std::string& module) {
+  return fmt::format("{}: tensor {}.weight", codes.path, printable(module));
+}
+
 // Reads one matrix from the tensors of its module.
 class MatrixReader {
  public:
@@ -32,9 +37,7 @@ class MatrixReader {
         config_(config),
         scheme_(scheme),
         words_(scheme.num_bits == 4 ? Type::kWordsOf4Bits : Type::kWordsOf8Bits),
-        in_word_(32 / scheme.num_bits) {
-    coded_->name = module + ".weight";
-  }
+        in_word_(32 / scheme.num_bits) {}
 
   // compressed-tensors 0.17.0, decompress() of the formats pack-quantized, int-quantized,
   // float-quantized, naive-quantized and nvfp4-pack-quantized: _dequantize() in
@@ -232,9 +235,10 @@ class MatrixReader {
   }
 
   QuantizedMatrix finish(std::string format) {
+    coded_->place = place_of(tensors_.at(parts_.front()), module_);
     coded_->choose_layout();
     std::string no_layout_because = coded_->no_layout_because;
-    return {.name = coded_->name,
+    return {.name = module_ + ".weight",
             .parts = std::move(parts_),
             .format = std::move(format),
             .rows = coded_->rows,
@@ -280,7 +284,7 @@ QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
                 codes.path, printable(name), printable(module));
   }
   auto coded = std::make_unique<CodedMatrix>();
-  coded->name = module;
+  coded->place = place_of(codes, module);
   coded->rows = shape[0] * shape[1];
   coded->cols = shape[2] * 32;
   coded->block_cols = 32;

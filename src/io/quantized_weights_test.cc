@@ -449,9 +449,11 @@ TEST(QuantizedWeights, ScalesThatAreNoNumberAreRefusedWhenTheyAreMet) {
     checkpoint.part(bad.part).data.replace(bad.offset, bad.bits.size(), bad.bits);
     const Error error = checkpoint.error();
     EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
-    const std::string message =
-        std::string("tensor model.layers.0.mlp.up_proj.weight: the scale of ") + bad.message;
-    EXPECT_EQ(error.what(), message) << bad.checkpoint;
+    EXPECT_EQ(error.what(),
+              fmt::format("file: tensor model.layers.0.mlp.up_proj.weight: the scale of {}; "
+                          "download the file again",
+                          bad.message))
+        << bad.checkpoint;
   }
 }
 
@@ -477,7 +479,8 @@ TEST(QuantizedWeights, CodesThatAreNaNAreRefusedWithTheirPlace) {
               return std::string(error.what());
             };
             const std::string expected =
-                "tensor model.layers.0.mlp.up_proj.weight: the code of row 3, column 9 is NaN";
+                "file: tensor model.layers.0.mlp.up_proj.weight: the code of row 3, column 9 is "
+                "NaN; download the file again";
             const MatrixDecoder& decoder = *matrix.decoder;
             EXPECT_EQ(refusal([&] { decoder.decode(3, 5, cols - 5, row.data()); }), expected);
             EXPECT_EQ(refusal([&] { decoder.read_codes(3, 5, cols - 5, codes.data()); }), expected);

@@ -147,9 +147,9 @@ std::vector<std::vector<char>> round_matrix(const RoundedSource& source, int num
                                             ReadBytes& read) {
   const int64_t rows = source.entry->shape[0], cols = source.entry->shape[1];
   const int64_t row_bytes = static_cast<int64_t>(source.bytes().size()) / rows;
-  const RoundedMatrix matrix(source.name,
-                             {source.bytes().data(), *source.entry->dtype, nullptr, rows, cols},
-                             *source.format);
+  const RoundedMatrix matrix(
+      fmt::format("{}: tensor {}", source.file->path(), printable(source.name)),
+      {source.bytes().data(), *source.entry->dtype, nullptr, rows, cols}, *source.format);
   std::vector<std::vector<char>> parts;
   for (const RoundedPart& part : source.parts) parts.emplace_back(part.bytes);
   constexpr int64_t kRowsOfJob = 8 * kCodesInWord;

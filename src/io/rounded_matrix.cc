@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "io/coded_matrix.h"
-#include "io/json.h"
 
 namespace nanovllm {
 namespace {
@@ -87,8 +86,8 @@ std::optional<RoundedFormat> parse_rounded_format(std::string_view name) {
   return std::nullopt;
 }
 
-RoundedMatrix::RoundedMatrix(std::string name, const Numbers& numbers, RoundedFormat format)
-    : name_(std::move(name)), numbers_(numbers), format_(format) {
+RoundedMatrix::RoundedMatrix(std::string place, const Numbers& numbers, RoundedFormat format)
+    : place_(std::move(place)), numbers_(numbers), format_(format) {
   NANOVLLM_CHECK(can_round(format, numbers.cols));
   const bool is_int4 = format == RoundedFormat::kInt4, is_fp8 = format == RoundedFormat::kFp8;
   const bool is_half = numbers.dtype == DType::kFloat16;
@@ -133,9 +132,10 @@ void RoundedMatrix::read_numbers(int64_t row, int64_t col, int64_t count, float*
     largest = std::max(largest, std::bit_cast<uint32_t>(out[i]) & 0x7fffffff);
   }
   if (largest < std::bit_cast<uint32_t>(kTooLarge)) return;
-  throw_error(ErrorCode::kCorruptData, "tensor {}: row {} has a number that is {}",
-              printable(name_), row,
-              largest < 0x7f800000 ? "too large to be rounded" : "NaN or infinite");
+  throw_error(ErrorCode::kCorruptData,
+              "{}: row {} has a number that is {}; download the file again, or use the model "
+              "without rounding it",
+              place_, row, largest < 0x7f800000 ? "too large to be rounded" : "NaN or infinite");
 }
 
 float RoundedMatrix::scale_of_row(int64_t row) const {

@@ -40,8 +40,8 @@ class RoundedMatrix final : public MatrixDecoder {
   static bool can_round(RoundedFormat format, int64_t cols) {
     return format == RoundedFormat::kFp8 || cols % kGroupColumns == 0;
   }
-  // `name`, of the tensor, is for messages.
-  RoundedMatrix(std::string name, const Numbers& numbers, RoundedFormat format);
+  // `place`, for messages: FILE: tensor NAME.
+  RoundedMatrix(std::string place, const Numbers& numbers, RoundedFormat format);
 
   // All throw Error(kCorruptData) where a number is NaN, infinite or 2^126 and more.
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override;
@@ -68,7 +68,7 @@ class RoundedMatrix final : public MatrixDecoder {
              uint8_t* out) const;
   float to_scale(float number) const;  // the nearest that a scale can be
 
-  const std::string name_;
+  const std::string place_;
   const Numbers numbers_;
   const RoundedFormat format_;
   CodeFormat layout_;

@@ -182,7 +182,9 @@ TEST(RoundedMatrix, TheLargestNumbersAreRoundedAndLargerOnesRefused) {
     const RoundedMatrix matrix = round(numbers, 1, format);
     const Error error = error_of([&] { row_of(matrix, 0, 64); });
     EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
-    EXPECT_STREQ(error.what(), "tensor m: row 0 has a number that is too large to be rounded");
+    EXPECT_STREQ(error.what(),
+                 "m: row 0 has a number that is too large to be rounded; download the file again, "
+                 "or use the model without rounding it");
   }
 }
 
@@ -226,7 +228,9 @@ TEST(RoundedMatrix, WhatIsNoNumberIsRefusedWithItsPlace) {
       row_of(matrix, 0, 64);
       const Error error = error_of([&] { row_of(matrix, 1, 64); });
       EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
-      EXPECT_STREQ(error.what(), "tensor m: row 1 has a number that is NaN or infinite");
+      EXPECT_STREQ(error.what(),
+                   "m: row 1 has a number that is NaN or infinite; download the file again, or use "
+                   "the model without rounding it");
     }
   }
 }

@@ -91,7 +91,9 @@ HostMatrix WeightLoader::find_coded(const MatrixSlice& slice,
           .decoder = matrix.decoder,
           .rows = slice.rows * std::max<int64_t>(slice.stack_size, 1),
           .cols = slice.cols};
-      rounded = std::make_unique<RoundedMatrix>(slice.name + ".weight", numbers, *rounding);
+      rounded = std::make_unique<RoundedMatrix>(
+          fmt::format("{}: tensor {}.weight", context_.config.model_dir, slice.name), numbers,
+          *rounding);
     }
     matrix.data = nullptr;
     matrix.decoder = rounded.get();
