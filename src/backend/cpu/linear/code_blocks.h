@@ -1,48 +1,59 @@
-// Where the panels of code_panels.h have what: what packs them and what reads them back share.
+// Where the panels of code_panels.h have what, for what packs them and what reads them, with any
+// instruction set. Everything is in an unnamed namespace (see linear_loops.h).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "backend/cpu/linear/code_panels.h"
-#include "backend/cpu/linear/linear_pack.h"
-#include "base/code_format.h"
+#include "backend/cpu/linear/linear_kernels.h"
 
 namespace nanovllm {
+namespace {
 
-inline constexpr int kUnitVectors = 16;
-inline constexpr int kVectorWords = 32;
+constexpr int kUnitVectors = 16;
+constexpr int kVectorWords = 32;
 
-// Where a header has what belongs to a group.
-struct CodeHeader {
+// A group of a panel: its units, and where its block's header has what belongs to a column. `Char`
+// is char or const char.
+template <typename Char>
+struct CodeGroup {
   const CodePanels& shape;
-  char* at;
-  int64_t group;  // of the block
+  Char* header;
+  int64_t in_block;  // which one of the block
+  Char* units;
+  int64_t num_units;
 
-  char* offsets() const { return at + kPanelColumns * size_of(shape.scales); }
-  char* codes() const {
-    const int64_t vector = kPanelColumns * size_of(shape.scales);
+  Char* scale(int64_t column) const { return header + column * scale_bytes(); }
+  Char* offset(int64_t column) const { return scale(kPanelColumns + column); }
+  // Of WeightLayout::kSuper.
+  Char* scale_code(int64_t column) const {
     const int64_t vectors = shape.has_offsets ? 2 : 1;
-    return at + vectors * vector + group * vectors * kPanelColumns;
+    return header + vectors * kPanelColumns * (scale_bytes() + in_block) + column;
   }
+  Char* offset_code(int64_t column) const { return scale_code(kPanelColumns + column); }
+
+ private:
+  int64_t scale_bytes() const { return shape.scales == ScaleKind::kFloat32 ? 4 : 2; }
 };
 
-// visit(group, CodeHeader, its first unit, units) for all groups of a panel.
-template <typename Visit>
-void for_each_group(const CodePanels& shape, const char* panel, Visit visit) {
-  char* at = const_cast<char*>(panel);
-  int64_t units_left = shape.num_units;
-  for (int64_t group = 0; group < shape.num_groups;) {
-    char* const header = at;
-    const int64_t end = std::min(group + shape.block_groups, shape.num_groups);
+// visit(CodeGroup) for the groups of some whole blocks that lie at `at`.
+template <typename Char, typename Visit>
+inline __attribute__((always_inline)) void for_each_group(const CodePanels& shape, Char* at,
+                                                          int64_t num_groups, int64_t num_units,
+                                                          Visit visit) {
+  while (num_groups > 0) {
+    Char* const header = at;
     at += shape.header_bytes;
-    for (int64_t in_block = 0; group < end; ++group, ++in_block) {
-      const int64_t units = std::min(shape.group_units, units_left);
-      units_left -= units;
-      visit(group, CodeHeader{shape, header, in_block}, at, units);
+    const int64_t groups = num_groups < shape.block_groups ? num_groups : shape.block_groups;
+    num_groups -= groups;
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t units = num_units < shape.group_units ? num_units : shape.group_units;
+      num_units -= units;
+      visit(CodeGroup<Char>{shape, header, group, at, units});
       at += units * shape.unit_bytes;
     }
   }
 }
 
+}  // namespace
 }  // namespace nanovllm

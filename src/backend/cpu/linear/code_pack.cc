@@ -155,18 +155,15 @@ class ChunkReader {
   std::array<std::array<GroupScale, kChunkColumns / kCodeUnitColumns + 1>, kPanelColumns> scales_;
 };
 
-void put(const CodeHeader& header, int column, const GroupScale& scale) {
-  const CodePanels& shape = header.shape;
-  if (header.group == 0) {
-    const int64_t at = int64_t{column} * size_of(shape.scales);
-    write_scale(shape.scales, scale.scale, header.at + at);
-    if (shape.has_offsets) write_scale(shape.scales, scale.offset, header.offsets() + at);
+void put(const CodeGroup<char>& group, int column, const GroupScale& scale) {
+  const CodePanels& shape = group.shape;
+  if (group.in_block == 0) {
+    write_scale(shape.scales, scale.scale, group.scale(column));
+    if (shape.has_offsets) write_scale(shape.scales, scale.offset, group.offset(column));
   }
   if (!shape.is_super) return;
-  header.codes()[column] = static_cast<char>(scale.scale_code);
-  if (shape.has_offsets) {
-    header.codes()[kPanelColumns + column] = static_cast<char>(scale.offset_code);
-  }
+  *group.scale_code(column) = static_cast<char>(scale.scale_code);
+  if (shape.has_offsets) *group.offset_code(column) = static_cast<char>(scale.offset_code);
 }
 
 }  // namespace
@@ -211,16 +208,18 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
                      std::span<const HostMatrix> pieces, int64_t panel, char* out) {
   ChunkReader reader(kernels, pieces, panel);
   int64_t column = 0;
-  for_each_group(shape, out, [&](int64_t, const CodeHeader& header, char* units, int64_t count) {
+  const auto pack_group = [&](const CodeGroup<char>& group) {
     reader.seek(column);
-    for (int i = 0; i < kPanelColumns; ++i) put(header, i, reader.scale(i, column));
-    for (int64_t unit = 0; unit < count; ++unit, column += kCodeUnitColumns) {
+    for (int i = 0; i < kPanelColumns; ++i) put(group, i, reader.scale(i, column));
+    for (int64_t unit = 0; unit < group.num_units; ++unit, column += kCodeUnitColumns) {
       reader.seek(column);
       alignas(64) uint16_t joined[kUnitVectors][kVectorWords];
       join_words(shape.kind, reader.unit(column), joined);
-      std::memcpy(units + unit * shape.unit_bytes, joined, static_cast<size_t>(shape.unit_bytes));
+      std::memcpy(group.units + unit * shape.unit_bytes, joined,
+                  static_cast<size_t>(shape.unit_bytes));
     }
-  });
+  };
+  for_each_group(shape, out, shape.num_groups, shape.num_units, pack_group);
 }
 
 }  // namespace nanovllm

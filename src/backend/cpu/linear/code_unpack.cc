@@ -56,16 +56,15 @@ uint16_t value_of(const CodePanels& shape, unsigned code) {
 }
 
 // An element is scale v + offset or, where offsets are zeros, scale (v - offset).
-GroupScale scale_of(const CodeHeader& header, int column) {
-  const CodePanels& shape = header.shape;
+GroupScale scale_of(const CodeGroup<const char>& group, int column) {
+  const CodePanels& shape = group.shape;
+  const auto code = [](const char* at) { return static_cast<float>(static_cast<int8_t>(*at)); };
   GroupScale got;
-  const int64_t at = int64_t{column} * size_of(shape.scales);
-  got.scale = read_scale(shape.scales, header.at + at);
-  if (shape.has_offsets) got.offset = read_scale(shape.scales, header.offsets() + at);
+  got.scale = read_scale(shape.scales, group.scale(column));
+  if (shape.has_offsets) got.offset = read_scale(shape.scales, group.offset(column));
   if (shape.is_super) {
-    got.scale *= static_cast<float>(static_cast<signed char>(header.codes()[column]));
-    got.offset *= -static_cast<float>(
-        static_cast<signed char>(shape.has_offsets ? header.codes()[kPanelColumns + column] : 0));
+    got.scale *= code(group.scale_code(column));
+    if (shape.has_offsets) got.offset *= -code(group.offset_code(column));
   } else if (shape.divides_by_factor) {
     got.scale /= shape.factor;
   } else {
@@ -88,14 +87,14 @@ void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, i
       std::memcpy(out + at * kPanelStepBytes + column * 4, &value, 4);
     }
   };
-  for_each_group(shape, panel, [&](int64_t, const CodeHeader& header, char* units, int64_t count) {
+  const auto unpack_group = [&](const CodeGroup<const char>& group) {
     std::array<GroupScale, kPanelColumns> scales;
-    for (int i = 0; i < kPanelColumns; ++i) scales[i] = scale_of(header, i);
-    for (int64_t unit = 0; unit < count; ++unit, k += kCodeUnitColumns) {
+    for (int i = 0; i < kPanelColumns; ++i) scales[i] = scale_of(group, i);
+    for (int64_t unit = 0; unit < group.num_units; ++unit, k += kCodeUnitColumns) {
       for (int q = 0; q < kUnitVectors; ++q) {
         for (int i = 0; i < kVectorWords; ++i) {
           const uint16_t bits =
-              value_of(shape, code_at(shape.kind, units + unit * shape.unit_bytes, q, i));
+              value_of(shape, code_at(shape.kind, group.units + unit * shape.unit_bytes, q, i));
           const int column = q % 2 * (kVectorWords / 2) + i / 2;
           const float v = to_float(BFloat16{bits});
           const auto& [s, offset, t, n] = scales[column];
@@ -106,7 +105,8 @@ void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, i
         }
       }
     }
-  });
+  };
+  for_each_group(shape, panel, shape.num_groups, shape.num_units, unpack_group);
   const int64_t steps = to_bf16 ? k / 2 : k;
   std::memset(out + steps * kPanelStepBytes, 0,
               static_cast<size_t>((num_steps - steps) * kPanelStepBytes));

@@ -11,7 +11,7 @@
 //   broadcast(x), multiply(v, w), divide(v, w), fused_multiply_add(v, w, u) = v w + u
 #pragma once
 
-#include "backend/cpu/linear/code_panels.h"
+#include "backend/cpu/linear/code_blocks.h"
 #include "backend/cpu/linear/linear_loops.h"
 
 namespace nanovllm {
@@ -46,6 +46,7 @@ class GroupLoops : private LinearLoops<Ops> {
   using Plain = LinearLoops<Ops>;
   using typename Plain::Vec;
   using Words = typename Ops::Words;
+  using Group = CodeGroup<const char>;
   using Plain::kVectorBytes;
   using Plain::kVectorsPerPanel;
   static constexpr int kParts = 4;  // of a unit
@@ -161,39 +162,32 @@ class GroupLoops : private LinearLoops<Ops> {
     const CodePanels& shape = *block.codes;
     const char* a = block.a + place.row * block.a_row_bytes;
     const float* sums = block.sums + place.row * shape.num_groups;
-    const char* b = place.b;
     const typename Ops::Table table = Ops::load_table(shape.values);
     const int64_t ahead = Plain::is_foreseen(block, rows) ? 0 : kAheadBytes;
     Vec total[rows][kVectors];
     Plain::template clear<rows, kVectors>(total);
-    int64_t units_left = shape.num_units;
-    for (int64_t group = 0; group < shape.num_groups;) {
-      const char* header = b;
+    const auto add = [&](const Group& group) __attribute__((always_inline)) {
       // All of it, though most is needed later: a processor foresees what is read in order.
-      ask(header + ahead, shape.header_bytes);
-      b += shape.header_bytes;
-      const int64_t left = shape.num_groups - group;
-      const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
-      for (int64_t in_block = 0; in_block < groups; ++in_block, ++group) {
-        const int64_t units = units_left < shape.group_units ? units_left : shape.group_units;
-        units_left -= units;
-        Vec acc[rows][kVectors];
-        Plain::template clear<rows, kVectors>(acc);
-        for (int64_t unit = 0; unit < units; ++unit) {
-          if (ahead != 0) ask(b + ahead, kUnitBytes<kind>);
-          multiply_part<kind, 0>(a, b, table, acc);
-          multiply_part<kind, 1>(a, b, table, acc);
-          multiply_part<kind, 2>(a, b, table, acc);
-          multiply_part<kind, 3>(a, b, table, acc);
-          a += kCodeUnitSteps * rows * Ops::kRowBytes;
-          b += kUnitBytes<kind>;
-        }
-        Scale scales[kVectors];
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) scales[v] = scale_of(shape, header, in_block, v);
-        add_group<rows, kVectors>(shape, scales, acc, sums + group * rows, total);
+      if (group.in_block == 0) ask(group.header + ahead, shape.header_bytes);
+      Vec acc[rows][kVectors];
+      Plain::template clear<rows, kVectors>(acc);
+      const char* b = group.units;
+      for (int64_t unit = 0; unit < group.num_units; ++unit) {
+        if (ahead != 0) ask(b + ahead, kUnitBytes<kind>);
+        multiply_part<kind, 0>(a, b, table, acc);
+        multiply_part<kind, 1>(a, b, table, acc);
+        multiply_part<kind, 2>(a, b, table, acc);
+        multiply_part<kind, 3>(a, b, table, acc);
+        a += kCodeUnitSteps * rows * Ops::kRowBytes;
+        b += kUnitBytes<kind>;
       }
-    }
+      Scale scales[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) scales[v] = scale_of(group, v);
+      add_group<rows, kVectors>(shape, scales, acc, sums, total);
+      sums += rows;
+    };
+    for_each_group(shape, place.b, shape.num_groups, shape.num_units, add);
     Plain::template finish<rows, kVectors>(block, place.row, place.panel * kPanelColumns, total);
   }
 
@@ -391,34 +385,26 @@ class GroupLoops : private LinearLoops<Ops> {
     }
   }
 
-  // Of a panel's Vec `v` in the block's group `group`, for a product: what is taken off for zeros
-  // is their product with the scale.
-  static inline __attribute__((always_inline)) Scale scale_of(const CodePanels& shape,
-                                                              const char* header, int64_t group,
-                                                              int v) {
-    Scale got = stored_scale(shape, header, group, v);
-    if (shape.offsets_are_zeros) {
+  // Of a group's Vec `v`, for a product: what is taken off for zeros is their product with the
+  // scale.
+  static inline __attribute__((always_inline)) Scale scale_of(const Group& group, int v) {
+    Scale got = stored_scale(group, v);
+    if (group.shape.offsets_are_zeros) {
       got.offset = Ops::multiply(Ops::multiply(got.scale, got.offset), Ops::broadcast(-1.0f));
     }
     return got;
   }
 
-  static inline __attribute__((always_inline)) Scale stored_scale(const CodePanels& shape,
-                                                                  const char* header, int64_t group,
-                                                                  int v) {
+  static inline __attribute__((always_inline)) Scale stored_scale(const Group& group, int v) {
+    const CodePanels& shape = group.shape;
     const int column = v * Ops::kLanes;
-    const int bytes = shape.scales == ScaleKind::kFloat32 ? 4 : 2;
-    const char* at = header + column * bytes;
-    Scale got{load_scale(shape.scales, at), Ops::zero()};
-    if (shape.has_offsets) got.offset = load_scale(shape.scales, at + kPanelColumns * bytes);
+    Scale got{load_scale(shape.scales, group.scale(column)), Ops::zero()};
+    if (shape.has_offsets) got.offset = load_scale(shape.scales, group.offset(column));
     if (shape.is_super) {
-      const int vectors = shape.has_offsets ? 2 : 1;
-      const char* code =
-          header + (kPanelColumns * bytes + group * kPanelColumns) * vectors + column;
-      got.scale = Ops::multiply(got.scale, Ops::load_int8(code));
+      got.scale = Ops::multiply(got.scale, Ops::load_int8(group.scale_code(column)));
       if (shape.has_offsets) {
         // Changing the sign comes last, because a compiler may fuse it with an addition.
-        const Vec minimum = Ops::multiply(got.offset, Ops::load_int8(code + kPanelColumns));
+        const Vec minimum = Ops::multiply(got.offset, Ops::load_int8(group.offset_code(column)));
         got.offset = Ops::multiply(minimum, Ops::broadcast(-1.0f));
       }
       return got;
@@ -467,31 +453,24 @@ class GroupLoops : private LinearLoops<Ops> {
     const int64_t stream_bytes = stream_bytes_of(shape, chunk);
     const bool is_panel = chunk.is_first && chunk.is_last;
     char* out = block.scratch;
-    int64_t units_left = chunk.num_units;
-    for (int64_t group = 0; group < chunk.num_groups;) {
-      const char* header = b;
-      if (is_panel) ask(header + kAheadBytes, shape.header_bytes);
-      b += shape.header_bytes;
-      const int64_t left = chunk.num_groups - group;
-      const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
-      for (int64_t in_block = 0; in_block < groups; ++in_block, ++group) {
-        for (int v = 0; v < kVectorsPerPanel; ++v) {
-          const Scale scale = scale_of(shape, header, in_block, v);
-          auto* at = reinterpret_cast<float*>(out + v * stream_bytes);
-          Ops::store(at, scale.scale);
-          if (shape.has_offsets) Ops::store(at + Ops::kLanes, scale.offset);
-        }
-        out += header_bytes_of(shape);
-        const int64_t units = units_left < shape.group_units ? units_left : shape.group_units;
-        units_left -= units;
-        for (int64_t unit = 0; unit < units; ++unit) {
-          decode_unit<kind>(b, table, out, kVectorBytes, stream_bytes);
-          if (is_panel) ask(b + kAheadBytes, kUnitBytes<kind>);
-          b += kUnitBytes<kind>;
-          out += kCodeUnitSteps * kVectorBytes;
-        }
+    const auto decode = [&](const Group& group) __attribute__((always_inline)) {
+      if (is_panel && group.in_block == 0) ask(group.header + kAheadBytes, shape.header_bytes);
+      for (int v = 0; v < kVectorsPerPanel; ++v) {
+        const Scale scale = scale_of(group, v);
+        auto* at = reinterpret_cast<float*>(out + v * stream_bytes);
+        Ops::store(at, scale.scale);
+        if (shape.has_offsets) Ops::store(at + Ops::kLanes, scale.offset);
       }
-    }
+      out += header_bytes_of(shape);
+      const char* unit = group.units;
+      for (int64_t left = group.num_units; left > 0; --left) {
+        decode_unit<kind>(unit, table, out, kVectorBytes, stream_bytes);
+        if (is_panel) ask(unit + kAheadBytes, kUnitBytes<kind>);
+        unit += kUnitBytes<kind>;
+        out += kCodeUnitSteps * kVectorBytes;
+      }
+    };
+    for_each_group(shape, b, chunk.num_groups, chunk.num_units, decode);
   }
 
   // To vectors that are so far apart from step to step and from one to the next.
@@ -525,32 +504,22 @@ class GroupLoops : private LinearLoops<Ops> {
                                 char* out) {
     const typename Ops::Table table = Ops::load_table(shape.values);
     char* const end = out + num_steps * kPanelStepBytes;
-    int64_t units_left = shape.num_units;
-    for (int64_t group = 0; group < shape.num_groups;) {
-      const char* header = b;
-      b += shape.header_bytes;
-      const int64_t left = shape.num_groups - group;
-      const int64_t groups = left < shape.block_groups ? left : shape.block_groups;
-      for (int64_t in_block = 0; in_block < groups; ++in_block, ++group) {
-        Scale scales[kVectorsPerPanel];
-        for (int v = 0; v < kVectorsPerPanel; ++v) {
-          scales[v] = stored_scale(shape, header, in_block, v);
-        }
-        const int64_t units = units_left < shape.group_units ? units_left : shape.group_units;
-        units_left -= units;
-        for (int64_t unit = 0; unit < units; ++unit) {
-          decode_unit<kind>(b, table, out, kPanelStepBytes, kVectorBytes);
-          b += kUnitBytes<kind>;
-          for (int step = 0; step < kCodeUnitSteps; ++step) {
-            for (int v = 0; v < kVectorsPerPanel; ++v, out += kVectorBytes) {
-              const Words words = Ops::load_words(out);
-              Ops::store_words(out, Ops::rounded_pairs(scaled(shape, scales[v], Ops::even(words)),
-                                                       scaled(shape, scales[v], Ops::odd(words))));
-            }
+    const auto decode = [&](const Group& group) __attribute__((always_inline)) {
+      Scale scales[kVectorsPerPanel];
+      for (int v = 0; v < kVectorsPerPanel; ++v) scales[v] = stored_scale(group, v);
+      for (int64_t unit = 0; unit < group.num_units; ++unit) {
+        decode_unit<kind>(group.units + unit * kUnitBytes<kind>, table, out, kPanelStepBytes,
+                          kVectorBytes);
+        for (int step = 0; step < kCodeUnitSteps; ++step) {
+          for (int v = 0; v < kVectorsPerPanel; ++v, out += kVectorBytes) {
+            const Words words = Ops::load_words(out);
+            Ops::store_words(out, Ops::rounded_pairs(scaled(shape, scales[v], Ops::even(words)),
+                                                     scaled(shape, scales[v], Ops::odd(words))));
           }
         }
       }
-    }
+    };
+    for_each_group(shape, b, shape.num_groups, shape.num_units, decode);
     for (; out < end; out += kVectorBytes) Ops::store_words(out, Words{});
   }
 
