@@ -24,7 +24,7 @@ void pack_code_panel(const LinearKernels& kernels, const CodePanels& shape,
 
 // The weights of a panel as MatrixDecoder::decode gives them, as a plain panel of num_steps steps
 // of float32, or of bfloat16 rounded to nearest even.
-void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
-                     char* out);
+void decode_to_f32(const CodePanels& shape, const char* panel, int64_t num_steps, char* out);
+void decode_to_bf16(const CodePanels& shape, const char* panel, int64_t num_steps, char* out);
 
 }  // namespace nanovllm

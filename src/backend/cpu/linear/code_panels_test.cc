@@ -34,8 +34,8 @@ void expect_packs_without_loss(const HostMatrix& matrix, Isa isa) {
   for (int64_t p = 0; p < divide_up(matrix.rows, kPanelColumns); ++p) {
     pack_code_panel(linear_kernels(isa), *shape, {&matrix, 1}, p,
                     static_cast<char*>(panel->data()));
-    decode_to_plain(*shape, static_cast<char*>(panel->data()), false, num_steps,
-                    reinterpret_cast<char*>(plain.data()));
+    decode_to_f32(*shape, static_cast<char*>(panel->data()), num_steps,
+                  reinterpret_cast<char*>(plain.data()));
     for (int64_t c = 0; c < kPanelColumns && p * kPanelColumns + c < matrix.rows; ++c) {
       for (int64_t k = 0; k < matrix.cols; ++k) {
         const float wanted = element(matrix, p * kPanelColumns + c, k);
@@ -85,9 +85,10 @@ TEST_P(CodePanelsTest, EveryFormatComesBackBitForBit) {
 }
 
 TEST_P(CodePanelsTest, PanelsDecodeToRoundedWeights) {
-  const auto decode = linear_kernels(GetParam()).decode_rounded;
-  EXPECT_EQ(decode != nullptr, GetParam() >= Isa::kAvx512);
-  if (decode == nullptr) return;
+  auto decode = decode_to_bf16;
+#if defined(__x86_64__)
+  if (GetParam() >= Isa::kAvx512) decode = decode_rounded_avx512;
+#endif
   constexpr int64_t kDepth = 1000, kSteps = 512;
   for (const auto& [name, format] : kFormats) {
     SCOPED_TRACE(name);
@@ -125,7 +126,8 @@ TEST_P(CodePanelsTest, ProductsWithTheIdentityGiveTheWeights) {
       const auto weight = cpu.make_linear({&matrix, 1}, nullptr, dtype);
       EXPECT_EQ(weight->layout, format.layout);
       const bool rounds =
-          linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decodes && dtype == kBf16;
+          linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decode != nullptr &&
+          dtype == kBf16;
       Product all(kDepth, kDepth, kColumns, dtype);
       for (int64_t i = 0; i < kDepth; ++i) all.set(i * kDepth + i, 1);
       for (const int64_t m : {int64_t{1}, int64_t{3}, kDepth}) {
@@ -186,7 +188,8 @@ TEST_P(CodePanelsTest, ProductsAreThoseOfTheDecodedWeights) {
       for (const DType dtype : {kBf16, kF32}) {
         CpuBackend cpu({2, GetParam()});
         const auto weight = cpu.make_linear({&matrix, 1}, bias.data(), dtype);
-        const bool rounds = linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decodes;
+        const bool rounds =
+            linear_path(linear_kernels(cpu.isa()), format.layout, dtype).decode != nullptr;
         for (const int64_t m : {1, 5, 40}) {
           Product product(m, k, n, dtype);
           product.draw(rng);
@@ -347,16 +350,16 @@ TEST_P(CodePanelsTest, AShareThatBeginsWithinSixteenColumnsIsDecoded) {
 TEST_P(CodePanelsTest, EveryLayoutHasAPath) {
   const LinearKernels& kernels = linear_kernels(GetParam());
   for (const DType dtype : {kBf16, kF32}) {
-    const auto plain = dtype == kBf16 ? kernels.bf16 : kernels.f32;
+    const auto plain = (dtype == kBf16 ? kernels.bf16 : kernels.f32).multiply;
     for (const WeightLayout layout : {WeightLayout::kPlain, WeightLayout::kCoded12}) {
       EXPECT_EQ(linear_path(kernels, layout, dtype).multiply, plain);
-      EXPECT_FALSE(linear_path(kernels, layout, dtype).decodes);
+      EXPECT_EQ(linear_path(kernels, layout, dtype).decode, nullptr);
     }
     const bool on_codes =
         GetParam() != Isa::kPortable && (GetParam() != Isa::kAmx || dtype == kF32);
     for (const WeightLayout layout : {kGroup, kByte, kSuper}) {
       const LinearPath path = linear_path(kernels, layout, dtype);
-      EXPECT_EQ(path.decodes, !on_codes);
+      EXPECT_EQ(path.decode != nullptr, !on_codes);
       EXPECT_EQ(path.multiply == plain, !on_codes);
     }
   }

@@ -73,8 +73,6 @@ GroupScale scale_of(const CodeGroup<const char>& group, int column) {
   return got;
 }
 
-}  // namespace
-
 void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, int64_t num_steps,
                      char* out) {
   int64_t k = 0;
@@ -110,6 +108,16 @@ void decode_to_plain(const CodePanels& shape, const char* panel, bool to_bf16, i
   const int64_t steps = to_bf16 ? k / 2 : k;
   std::memset(out + steps * kPanelStepBytes, 0,
               static_cast<size_t>((num_steps - steps) * kPanelStepBytes));
+}
+
+}  // namespace
+
+void decode_to_f32(const CodePanels& shape, const char* panel, int64_t num_steps, char* out) {
+  decode_to_plain(shape, panel, false, num_steps, out);
+}
+
+void decode_to_bf16(const CodePanels& shape, const char* panel, int64_t num_steps, char* out) {
+  decode_to_plain(shape, panel, true, num_steps, out);
 }
 
 }  // namespace nanovllm

@@ -5,7 +5,6 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/host_memory.h"
-#include "backend/cpu/linear/code_pack.h"
 #include "backend/cpu/linear/linear_pack.h"
 #include "backend/cpu/linear/linear_product.h"
 #include "base/check.h"
@@ -24,14 +23,14 @@ constexpr int64_t kCodedPanels = 8;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
-PackedRows plan_rows(const LinearProduct& p, const LinearKernels& kernels, int tile_rows) {
+PackedRows plan_rows(const LinearProduct& p, const LinearPath& path) {
   const bool bf16 = p.weight->dtype == DType::kBFloat16;
   const int64_t rows = p.out.rows();
   PackedRows packed;
-  packed.format = bf16 ? kernels.bf16_format : RowFormat::kTileFloats;
+  packed.format = path.format;
   const int64_t words = bf16 && packed.format == RowFormat::kTileFloats ? 2 : 1;
   packed.row_bytes = p.weight->num_steps * words * 4;
-  packed.num_tiles = divide_up(rows, tile_rows);
+  packed.num_tiles = divide_up(rows, path.tile_rows);
   packed.tiling = {rows / packed.num_tiles, rows % packed.num_tiles};
   packed.data = nullptr;
   return packed;
@@ -71,7 +70,7 @@ void pack_tile(const LinearProduct& p, const LinearKernels& kernels, const Packe
 }
 
 bool needs_sums(const PlannedProduct& p) {
-  return p.part->has_codes() && p.part->codes.has_offsets && !p.path.decodes;
+  return p.part->has_codes() && p.part->codes.has_offsets && p.path->decode == nullptr;
 }
 
 int64_t sums_bytes(const PlannedProduct& p) {
@@ -186,9 +185,7 @@ LinearBlock make_block(const PlannedProduct& p, int64_t task, char* scratch) {
 }
 
 // A product with panels of codes by the kernel for plain ones.
-void multiply_decoded(const LinearBlock& block, const LinearKernels& kernels,
-                      const LinearPath& path, DType dtype) {
-  const CodePanels& shape = *block.codes;
+void multiply_decoded(const LinearBlock& block, const LinearPath& path) {
   LinearBlock plain = block;
   plain.b = block.scratch;
   plain.panel_bytes = block.num_steps * kPanelStepBytes;
@@ -196,12 +193,7 @@ void multiply_decoded(const LinearBlock& block, const LinearKernels& kernels,
   plain.codes = nullptr;
   plain.scratch = nullptr;
   for (int64_t panel = 0; panel < block.num_panels; ++panel) {
-    const char* b = block.b + panel * block.panel_bytes;
-    if (dtype == DType::kBFloat16 && kernels.decode_rounded != nullptr) {
-      kernels.decode_rounded(shape, b, block.num_steps, block.scratch);
-    } else {
-      decode_to_plain(shape, b, dtype == DType::kBFloat16, block.num_steps, block.scratch);
-    }
+    path.decode(*block.codes, block.b + panel * block.panel_bytes, block.num_steps, block.scratch);
     path.multiply(plain);
     if (plain.bias != nullptr) plain.bias += kPanelColumns;
     plain.out += kPanelColumns * (block.out_is_bf16 ? 2 : 4);
@@ -278,12 +270,9 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
   int64_t num_tasks = 0, decoded_bytes = 0;
   for (const LinearProduct& product : products) {
     for (const LinearPart& part : product.weight->parts) {
-      const LinearPath path = linear_path(kernels, part.layout, product.weight->dtype);
-      PlannedProduct& p = planned_.emplace_back(
-          PlannedProduct{.product = product,
-                         .part = &part,
-                         .path = path,
-                         .packed = plan_rows(product, kernels, path.tile_rows)});
+      const LinearPath& path = linear_path(kernels, part.layout, product.weight->dtype);
+      PlannedProduct& p = planned_.emplace_back(PlannedProduct{
+          .product = product, .part = &part, .path = &path, .packed = plan_rows(product, path)});
       p.division = divide(part, product.weight->plain_panel_bytes(), p.packed.num_tiles, wanted);
       p.first_task = num_tasks;
       num_tasks += p.division.panel_tasks * p.division.row_tasks;
@@ -298,10 +287,10 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
     LinearBlock block =
         make_block(p, task - p.first_task, is_plain ? nullptr : decoded + thread * decoded_bytes);
     block.streams = weight_streams_;
-    if (p.path.decodes) {
-      multiply_decoded(block, kernels, p.path, p.product.weight->dtype);
+    if (p.path->decode != nullptr) {
+      multiply_decoded(block, *p.path);
     } else {
-      p.path.multiply(block);
+      p.path->multiply(block);
     }
   });
 }

@@ -87,12 +87,22 @@ enum class RowFormat {
   kRows,        // [rows][2 * steps] bfloat16
 };
 
+// How products with panels of one kind are computed.
+struct LinearPath {
+  void (*multiply)(const LinearBlock& block);
+  RowFormat format;
+  int tile_rows;  // at most, a tile
+  // If panels are in the codes of code_panels.h, and multiply() is for plain ones: it makes a plain
+  // one of so many steps, the weights that MatrixDecoder::decode gives, of bfloat16 rounded.
+  void (*decode)(const CodePanels& shape, const char* panel, int64_t num_steps,
+                 char* out) = nullptr;
+};
+
 struct LinearKernels {
-  void (*bf16)(const LinearBlock& block);  // bfloat16 weights
-  RowFormat bf16_format;
-  int bf16_tile_rows;                     // at most, a tile
-  void (*f32)(const LinearBlock& block);  // float32 weights; kTileFloats
-  int f32_tile_rows;
+  // With weights in numbers, plain panels or those of coded_weights.h.
+  LinearPath bf16, f32;
+  // With weights in the codes of code_panels.h, and activations of bfloat16 or float32.
+  LinearPath codes_bf16, codes_f32;
   // out[d * stride + r] = rows[r][d] for d < count (a multiple of 16) and r < num_rows <= 32, in
   // elements of 4 bytes. With past_caches `out` is written so where the kernel can; then it is
   // aligned to 64 bytes, and num_rows and stride are 32.
@@ -100,14 +110,6 @@ struct LinearKernels {
                     bool past_caches);
   // See code_panel_avx2; null where the kernels read plain panels only.
   int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
-  // Products with the codes of code_panels.h, with activations as for bf16 and f32; null = panels
-  // are decoded to plain ones.
-  void (*codes_bf16)(const LinearBlock& block);
-  void (*codes_f32)(const LinearBlock& block);
-  int codes_tile_rows;
-  // A panel as a plain one of so many steps: the weights that MatrixDecoder::decode gives, rounded
-  // to bfloat16; null = decode_to_plain (code_pack.h).
-  void (*decode_rounded)(const CodePanels& shape, const char* panel, int64_t num_steps, char* out);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "backend/cpu/linear/code_pack.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -34,62 +35,46 @@ void sum_groups_of(Element element, int64_t columns, int64_t group_columns, floa
 }  // namespace
 
 const LinearKernels& linear_kernels(Isa isa) {
-  static constexpr LinearKernels kPortable = {linear_bf16_portable,
-                                              RowFormat::kTileFloats,
-                                              4,
-                                              linear_f32_portable,
-                                              4,
-                                              transpose_portable,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              0,
-                                              nullptr,
-                                              bf16_to_f32_portable,
-                                              f16_to_f32_portable,
-                                              f32_to_bf16_portable};
+  constexpr RowFormat kFloats = RowFormat::kTileFloats;
+  static constexpr LinearKernels kPortable = {
+      .bf16 = {linear_bf16_portable, kFloats, 4},
+      .f32 = {linear_f32_portable, kFloats, 4},
+      .codes_bf16 = {linear_bf16_portable, kFloats, 4, decode_to_bf16},
+      .codes_f32 = {linear_f32_portable, kFloats, 4, decode_to_f32},
+      .transpose = transpose_portable,
+      .code_panel = nullptr,
+      .bf16_to_f32 = bf16_to_f32_portable,
+      .f16_to_f32 = f16_to_f32_portable,
+      .f32_to_bf16 = f32_to_bf16_portable};
 #if defined(__x86_64__)
-  static constexpr LinearKernels kAvx2 = {linear_bf16_avx2,
-                                          RowFormat::kTileFloats,
-                                          5,
-                                          linear_f32_avx2,
-                                          6,
-                                          transpose_avx2,
-                                          code_panel_avx2,
-                                          linear_codes_avx2,
-                                          linear_codes_avx2,
-                                          5,
-                                          nullptr,
-                                          bf16_to_f32_avx2,
-                                          f16_to_f32_avx2,
-                                          f32_to_bf16_avx2};
-  static constexpr LinearKernels kAvx512 = {linear_bf16_avx512,
-                                            RowFormat::kTileFloats,
-                                            12,
-                                            linear_f32_avx512,
-                                            12,
-                                            transpose_avx512,
-                                            code_panel_avx512,
-                                            linear_codes_avx512,
-                                            linear_codes_avx512,
-                                            12,
-                                            decode_rounded_avx512,
-                                            bf16_to_f32_avx2,
-                                            f16_to_f32_avx2,
-                                            f32_to_bf16_avx2};
+  static constexpr LinearKernels kAvx2 = {.bf16 = {linear_bf16_avx2, kFloats, 5},
+                                          .f32 = {linear_f32_avx2, kFloats, 6},
+                                          .codes_bf16 = {linear_codes_avx2, kFloats, 5},
+                                          .codes_f32 = {linear_codes_avx2, kFloats, 5},
+                                          .transpose = transpose_avx2,
+                                          .code_panel = code_panel_avx2,
+                                          .bf16_to_f32 = bf16_to_f32_avx2,
+                                          .f16_to_f32 = f16_to_f32_avx2,
+                                          .f32_to_bf16 = f32_to_bf16_avx2};
+  static constexpr LinearKernels kAvx512 = [] {
+    LinearKernels kernels = kAvx2;
+    kernels.bf16 = {linear_bf16_avx512, kFloats, 12};
+    kernels.f32 = {linear_f32_avx512, kFloats, 12};
+    kernels.codes_bf16 = kernels.codes_f32 = {linear_codes_avx512, kFloats, 12};
+    kernels.transpose = transpose_avx512;
+    kernels.code_panel = code_panel_avx512;
+    return kernels;
+  }();
   static constexpr LinearKernels kAvx512Bf16 = [] {
     LinearKernels kernels = kAvx512;
-    kernels.bf16 = linear_bf16_avx512bf16;
-    kernels.bf16_format = RowFormat::kTilePairs;
-    kernels.codes_bf16 = linear_codes_avx512bf16;
+    kernels.bf16 = {linear_bf16_avx512bf16, RowFormat::kTilePairs, 12};
+    kernels.codes_bf16 = {linear_codes_avx512bf16, RowFormat::kTilePairs, 12};
     return kernels;
   }();
   static constexpr LinearKernels kAmx = [] {
     LinearKernels kernels = kAvx512;
-    kernels.bf16 = linear_bf16_amx;
-    kernels.bf16_format = RowFormat::kRows;
-    kernels.bf16_tile_rows = 32;
-    kernels.codes_bf16 = nullptr;
+    kernels.bf16 = {linear_bf16_amx, RowFormat::kRows, 32};
+    kernels.codes_bf16 = {linear_bf16_amx, RowFormat::kRows, 32, decode_rounded_avx512};
     return kernels;
   }();
   switch (isa) {

@@ -45,7 +45,7 @@ struct Division {
 struct PlannedProduct {
   LinearProduct product;
   const LinearPart* part = nullptr;
-  LinearPath path = {};
+  const LinearPath* path = nullptr;
   PackedRows packed = {};
   Division division = {};
   int64_t first_task = 0;  // among those of all products

@@ -130,23 +130,18 @@ std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix
   return pack_linear(pool_, isa_, pieces, bias, dtype, arena);
 }
 
-LinearPath linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype) {
+const LinearPath& linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype) {
   const bool bf16 = dtype == DType::kBFloat16;
-  LinearPath path = {bf16 ? kernels.bf16 : kernels.f32,
-                     bf16 ? kernels.bf16_tile_rows : kernels.f32_tile_rows};
   switch (layout) {
     case WeightLayout::kPlain:
     case WeightLayout::kCoded12:
-      return path;
+      return bf16 ? kernels.bf16 : kernels.f32;
     case WeightLayout::kGroup:
     case WeightLayout::kByte:
     case WeightLayout::kSuper:
       break;
   }
-  const auto on_codes = bf16 ? kernels.codes_bf16 : kernels.codes_f32;
-  if (on_codes != nullptr) return {on_codes, kernels.codes_tile_rows};
-  path.decodes = true;
-  return path;
+  return bf16 ? kernels.codes_bf16 : kernels.codes_f32;
 }
 
 std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,

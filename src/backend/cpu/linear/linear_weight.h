@@ -42,14 +42,7 @@ struct CpuLinearWeight final : LinearWeight {
   int64_t plain_panel_bytes() const { return num_steps * kPanelStepBytes; }
 };
 
-// What computes with a layout: a kernel for it, or if `decodes` that for plain panels, one of which
-// at a time is decoded.
-struct LinearPath {
-  void (*multiply)(const LinearBlock& block) = nullptr;
-  int tile_rows = 0;  // at most, a tile
-  bool decodes = false;
-};
-LinearPath linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype);
+const LinearPath& linear_path(const LinearKernels& kernels, WeightLayout layout, DType dtype);
 
 // As Backend::make_linear; its memory comes from the arena.
 std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
