@@ -113,6 +113,45 @@ TEST(CacheGroups, APrefixEndsWhereEveryGroupHasWhatIsSeenBehindIt) {
   EXPECT_EQ(wrong(blocks, {&c, &d}), "");
 }
 
+// It takes the blocks that it has left behind again, and those of others stay.
+TEST(CacheGroups, ATextIsWrittenOverWhatItsWindowHasLeft) {
+  BlockManager blocks(24, kBlockSize, kAllAndFive);
+  Sequence a = make_sequence(text(16)), b = make_sequence(text(8, 500));
+  ASSERT_TRUE(blocks.allocate(a));
+  compute_up_to(blocks, a, 16);
+  blocks.deallocate(a);
+  ASSERT_TRUE(blocks.allocate(b));
+  compute_up_to(blocks, b, 8);
+  for (int end = 9; end <= 44; ++end) {  // 11 blocks of the text, and 3 of the window
+    b.token_ids.push_back(end);
+    compute_up_to(blocks, b, end);
+    EXPECT_EQ(wrong(blocks, {&b}), "");
+  }
+  ASSERT_TRUE(blocks.allocate(a));
+  EXPECT_EQ(a.num_computed_tokens, 15);
+}
+
+// Of 24 blocks, ten are the text's and eight those that its windows have left, of which the first
+// two are seen at a beginning that another has.
+TEST(CacheGroups, WhatAWindowSawWhereTextsPartStays) {
+  for (const bool parts : {false, true}) {
+    BlockManager blocks(24, kBlockSize, kAllAndFive);
+    Sequence a = make_sequence(text(41));
+    a.num_known_elsewhere = 0;
+    ASSERT_TRUE(blocks.allocate(a));
+    if (parts) a.num_known_elsewhere = 8;
+    for (int end = kBlockSize; end <= 40; end += kBlockSize) compute_up_to(blocks, a, end);
+    blocks.deallocate(a);
+    Sequence other = make_sequence(text(4 * 10, 500));
+    other.num_cacheable_tokens = 0;
+    ASSERT_TRUE(blocks.allocate(other));  // takes ten blocks
+    Sequence b = make_sequence(text(11));
+    blocks.deallocate(other);
+    ASSERT_TRUE(blocks.allocate(b));
+    EXPECT_EQ(b.num_computed_tokens, parts ? 8 : 0);
+  }
+}
+
 // The last token is computed again, and sees a token more than the next one would.
 TEST(CacheGroups, AFullyCachedTextHasWhatItsLastTokenSees) {
   BlockManager blocks(24, kBlockSize, kAllAndFive);

@@ -253,11 +253,23 @@ bool BlockManager::may_give_back(const Sequence& sequence) const {
   return false;
 }
 
+// Whether a text is likely to be continued where a group sees the row: where this one went on from
+// what was cached, where it parted from a text that others had computed, or at its prompt's end.
+bool BlockManager::is_seen_at_parting(const Sequence& sequence, int group, int row) const {
+  for (const int num_tokens :
+       {sequence.num_cached_tokens, sequence.num_known_elsewhere, sequence.num_prompt_tokens - 1}) {
+    const int end = num_tokens / block_size_;
+    if (first_row(group, end * block_size_) <= row && row < end) return true;
+  }
+  return false;
+}
+
 void BlockManager::give_back_unseen(Sequence& sequence, int num_tokens) {
   for (int group = 0; group < num_groups_; ++group) {
     const int end = first_row(group, num_tokens);
     for (int row = first_row(group, sequence.num_settled_tokens); row < end; ++row) {
-      pool_.drop(std::exchange(sequence.block_table[place(row, group)], kNoBlock));
+      pool_.drop(std::exchange(sequence.block_table[place(row, group)], kNoBlock),
+                 is_seen_at_parting(sequence, group, row));
     }
   }
 }

@@ -126,6 +126,7 @@ class BlockManager {
   int take_block();
   void register_full_rows(Sequence& sequence, int num_tokens);
   void register_row(Sequence& sequence, int row, int node);
+  bool is_seen_at_parting(const Sequence& sequence, int group, int row) const;
   void give_back_unseen(Sequence& sequence, int num_tokens);
   std::string check_contents() const;
   std::string check_sequence(const Sequence& sequence) const;

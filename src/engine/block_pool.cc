@@ -9,7 +9,8 @@
 
 namespace nanovllm {
 
-BlockPool::BlockPool(int num_blocks) : blocks_(static_cast<size_t>(num_blocks) + 1) {
+BlockPool::BlockPool(int num_blocks)
+    : blocks_(static_cast<size_t>(num_blocks) + 1), first_of_use_(num_blocks) {
   NANOVLLM_CHECK(num_blocks > 0);
   const int anchor = num_blocks;
   blocks_[anchor].prev = blocks_[anchor].next = anchor;
@@ -27,11 +28,18 @@ void BlockPool::hold(int block) {
   if (blocks_[block].ref_count++ == 0) unlink(block);
 }
 
-void BlockPool::drop(int block) {
+void BlockPool::drop(int block, bool is_of_use) {
   NANOVLLM_CHECK(blocks_[block].ref_count > 0);
   if (--blocks_[block].ref_count > 0) return;
   const int anchor = num_blocks();
-  link(block, blocks_[block].content.node < 0 ? blocks_[anchor].next : anchor);
+  if (blocks_[block].content.node < 0) {
+    link(block, blocks_[anchor].next);
+  } else if (!is_of_use) {
+    link(block, first_of_use_);
+  } else {
+    link(block, anchor);
+    if (first_of_use_ == anchor) first_of_use_ = block;
+  }
 }
 
 void BlockPool::set_content(int block, const Content& content) {
@@ -55,6 +63,7 @@ void BlockPool::link(int block, int before) {
 
 void BlockPool::unlink(int block) {
   const Block& b = blocks_[block];
+  if (block == first_of_use_) first_of_use_ = b.next;
   blocks_[b.prev].next = b.next;
   blocks_[b.next].prev = b.prev;
   --num_free_;
@@ -76,14 +85,20 @@ std::string BlockPool::check(std::span<const int> holders) const {
 std::string BlockPool::check_free_list() const {
   const int anchor = num_blocks();
   int length = 0;
+  bool had_content = false, is_first_there = first_of_use_ == anchor;
   for (int block = blocks_[anchor].next; block != anchor; block = blocks_[block].next) {
     if (++length > num_free_) return "the free list is longer than its count";
     if (blocks_[block].ref_count != 0) return fmt::format("block {} is free and held", block);
+    const bool has_content = blocks_[block].content.node >= 0;
+    if (!has_content && had_content) return fmt::format("block {} has its turn too late", block);
+    had_content = has_content;
+    is_first_there = is_first_there || block == first_of_use_;
     if (blocks_[blocks_[block].next].prev != block) {
       return fmt::format("the free list breaks at block {}", block);
     }
   }
   if (length != num_free_) return "the free list is shorter than its count";
+  if (!is_first_there) return "the first block of use is not in the free list";
   const auto unheld = std::count_if(blocks_.begin(), blocks_.end() - 1,
                                     [](const Block& b) { return b.ref_count == 0; });
   if (unheld != num_free_) return "a block is neither free nor held";

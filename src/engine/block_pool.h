@@ -9,8 +9,8 @@ namespace nanovllm {
 
 // Equal blocks, each for whichever group of layers takes it. Blocks that nobody holds are free,
 // whether something can be found in them or not. They are in one list in the order in which they
-// will be taken: those without content first, then the least recently used. All operations are
-// O(1). Not thread-safe.
+// will be taken: those without content first, then those of no use, the longest free first, then
+// the least recently used. All operations are O(1). Not thread-safe.
 class BlockPool {
  public:
   // Whose KV a block has: of a text that is a node of the TextChain, for the layers of a group.
@@ -33,7 +33,8 @@ class BlockPool {
   // Takes a free block, which must have no content any more: held once.
   int take();
   void hold(int block);  // once more
-  void drop(int block);  // once less; without any it is free
+  // Once less; without any it is free. What is of no use is taken before all that is.
+  void drop(int block, bool is_of_use = true);
   // The block must have none.
   void set_content(int block, const Content& content);
   void clear_content(int block);
@@ -54,6 +55,7 @@ class BlockPool {
   std::string check_free_list() const;
 
   std::vector<Block> blocks_;  // and one more: the head of the free list, which is a ring
+  int first_of_use_;           // in the free list; the head if none is
   int num_free_ = 0;
   int num_cached_ = 0;
 };
