@@ -6,6 +6,8 @@ import unittest
 
 from cli_testing import MODEL, CliTest, run
 
+HYBRID = pathlib.Path(__file__).resolve().parent / "goldens" / "qwen3_5"
+
 
 class Tools(CliTest):
     def test_info_counts_the_kv_cache(self):
@@ -42,6 +44,23 @@ class Tools(CliTest):
         result = run("info", MODEL, "--kv-cache-memory", "1K")
         self.assertEqual(result.returncode, 2)
         self.assertIn("bytes", result.stderr)
+
+    def test_states_bound_how_many_run_at_once(self):
+        few = ["--device", "cpu", "--num-kvcache-blocks", "64", "--kvcache-block-size", "64"]
+        info = lambda *flags: json.loads(run("info", HYBRID, "--json", *few, *flags).stdout)
+        facts = info("--max-num-seqs", "1", "--no-enable-prefix-caching")
+        self.assertEqual((facts["num_states"], facts["num_kept_states"], facts["full_length_requests"]), (1, 0, 1))
+        memory = ["--state-cache-memory", str(3 * facts["state_cache_bytes"])]
+        facts = info(*memory, "--max-model-len", "65")
+        self.assertEqual((facts["num_states"], facts["num_kept_states"], facts["full_length_requests"]), (3, 0, 3))
+        facts = info(*memory, "--max-num-seqs", "1")
+        self.assertEqual(facts["num_states"], 1)
+        self.assertGreaterEqual(facts["num_kept_states"], 4)  # two sequences' at least
+        self.assertIn("3 sequences at once, and 0 kept for prompts", run("info", HYBRID, *few, *memory).stdout)
+        batch = ["bench", "latency", HYBRID, *few, *memory, "--batch-size", "4", "--input-len", "16", "--output-len", "17", "--num-iters", "1", "-q"]
+        result = run(*batch)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("a batch of 4 needs 4 states of sequences at once and there are 3; ask for less, or raise --state-cache-memory", result.stderr)
 
     def test_tokenize_goes_both_ways(self):
         text = "Once upon a time, 小猫 🐈 said: naïve?"

@@ -31,10 +31,11 @@ struct EngineConfig {
   // max_model_len tokens can use; nor, on a CPU, more than 8 times the weights plus 512 MiB or, if
   // that is larger, 4 such sequences.
   std::optional<int64_t> kv_cache_memory;
-  // Models with recurrent layers: bytes for their states, of each rank. Without it, they have a
-  // third of the memory for the KV cache, but never more than max_num_seqs sequences can use, and
-  // 16 states for each of them that are kept for prompts which begin alike. So many sequences run
-  // at once as there is room for.
+  // Models with recurrent layers: bytes for their states, of each rank. Each sequence that runs
+  // takes room for two states and a log, so no more run at once than it is enough for; what is left
+  // keeps the states of prompts that later ones begin with. Without it, states have a third of the
+  // memory for the KV cache, but never more than max_num_seqs sequences can use, and 16 kept states
+  // for each of them. EngineInfo::num_states and num_kept_states tell. No effect on other models.
   std::optional<int64_t> state_cache_memory;
   // Blocks in the KV cache; -1 = as many as the memory above holds. If kv_cache_memory is given
   // too, the smaller of the two counts.

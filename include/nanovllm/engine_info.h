@@ -120,6 +120,17 @@ struct EngineInfo : EngineLimits {
   int64_t kv_cache_bytes = 0;
   // Which layers share blocks of the KV cache, a line for those that see alike.
   std::vector<std::string> kv_groups;
+  // Sequences for whose states there is room where layers are recurrent: no more run at once; 0 =
+  // none are recurrent. num_kept_states more are kept for prompts that begin alike.
+  int num_states = 0;
+  int num_kept_states = 0;
+  int64_t state_cache_bytes = 0;
+  // Sequences of max_model_len tokens that can run at once.
+  int64_t num_full_length_sequences() const {
+    // The last token is never fed back, so it needs no room.
+    const int64_t blocks = num_kvcache_blocks / std::max<int64_t>(1, blocks_for(max_model_len - 1));
+    return num_states > 0 ? std::min<int64_t>(blocks, num_states) : blocks;
+  }
   // Of what max_model_len and the KV cache are, and why: a sentence.
   std::string sizing;
   // The model's file, or the key in a GGUF file, that gives the default temperature; empty = none

@@ -348,6 +348,9 @@ void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
   const int64_t num_tokens = int64_t{options.input_len} + options.output_len - 1;
   check(options.batch_size * info.blocks_for(num_tokens), info.num_kvcache_blocks,
         "blocks of the KV cache", "--num-kvcache-blocks or --kv-cache-memory");
+  if (info.num_states > 0) {
+    check(options.batch_size, info.num_states, "states of sequences", "--state-cache-memory");
+  }
 }
 
 int bench_latency(const LatencyOptions& options) {

@@ -76,9 +76,7 @@ void print_formats(const EngineInfo& facts) {
 int info(const InfoOptions& options) {
   const LLMEngine engine(options.model.path, options.engine);
   const EngineInfo& facts = engine.info();
-  // The last token is never fed back, so it needs no room.
-  const int64_t blocks_each = facts.blocks_for(facts.max_model_len - 1);
-  const int64_t full_length_requests = facts.num_kvcache_blocks / std::max<int64_t>(1, blocks_each);
+  const int64_t full_length_requests = facts.num_full_length_sequences();
   if (options.json) {
     nlohmann::ordered_json formats = nlohmann::ordered_json::object();
     for (const WeightFormat& format : facts.weight_formats) {
@@ -106,6 +104,9 @@ int info(const InfoOptions& options) {
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
                                          {"kv_groups", facts.kv_groups},
+                                         {"num_states", facts.num_states},
+                                         {"num_kept_states", facts.num_kept_states},
+                                         {"state_cache_bytes", facts.state_cache_bytes},
                                          {"full_length_requests", full_length_requests},
                                          {"sizing", facts.sizing},
                                          {"plan", facts.plan},
@@ -132,6 +133,11 @@ int info(const InfoOptions& options) {
                         facts.num_kvcache_tokens(), mebibytes(facts.kv_cache_bytes)));
   // One group is what everybody expects.
   if (facts.kv_windows != std::vector<int>{0}) print_rows("KV cache groups", facts.kv_groups);
+  if (facts.num_states > 0) {
+    print_row("states", fmt::format("{} at once, and {} kept for prompts, {}",
+                                    counted(facts.num_states, "sequence"), facts.num_kept_states,
+                                    mebibytes(facts.state_cache_bytes)));
+  }
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
   print_row("chosen", facts.sizing);

@@ -30,7 +30,8 @@ std::span<const ConfigField> config_table() {
       {"kv_cache_memory", &C::kv_cache_memory,
        "bytes for the KV cache; overrides the share of memory"},
       {"state_cache_memory", &C::state_cache_memory,
-       "bytes for the states of recurrent layers; by default a third of the KV cache's memory"},
+       "bytes for what recurrent layers keep, of the sequences that run at once and of prompts that "
+       "later ones begin with; by default a third of the KV cache's memory"},
       {"gpu_memory_utilization", &C::gpu_memory_utilization,
        "share of the memory free at start that may be used", true},
       {"enable_prefix_caching", &C::enable_prefix_caching,

@@ -15,8 +15,9 @@ namespace nanovllm {
 // a hash collision costs a comparison and never gives another text. A node says in which block of
 // the KV cache each group of layers has the KV of its tokens, if any; or, if the group is that of
 // recurrent layers, in which slot their state behind its tokens is kept. It lives as long as it has
-// such a block, a child, or somebody who holds it. All operations are O(1) a node on average. Not
-// thread-safe.
+// such a block, a child, or somebody who holds it; so where all layers have windows, which give
+// back a text's beginning, the nodes of a long text, a KiB each, stay for a few blocks at its end.
+// All operations are O(1) a node on average. Not thread-safe.
 class TextChain {
  public:
   // Of a block's tokens that continue a text with the hash `parent` (an empty one: its salt).

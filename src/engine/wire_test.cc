@@ -111,6 +111,9 @@ class Random {
     info.kv_bytes_per_token = number();
     info.kv_cache_bytes = number();
     info.kv_groups = list([&] { return text(); });
+    info.num_states = number();
+    info.num_kept_states = number();
+    info.state_cache_bytes = number();
     info.kv_windows = ids();
     info.sizing = text();
     info.num_kvcache_blocks = number();

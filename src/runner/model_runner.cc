@@ -242,6 +242,9 @@ void ModelRunner::describe(EngineInfo& info) const {
                             num_layers_of(cache_groups_) / config_.kvcache_block_size;
   info.kv_groups = describe_groups(cache_groups_);
   info.kv_windows = kv_windows_;
+  info.num_states = state_pool_.num_logs;
+  info.num_kept_states = state_pool_.num_slots - kSlotsOfSequence * state_pool_.num_logs;
+  info.state_cache_bytes = static_cast<int64_t>(state_memory_->bytes());
   info.num_kvcache_blocks = num_kvcache_blocks_;
   info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = context().num_tokens;
@@ -391,11 +394,10 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   info.sizing =
       fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
                   context.num_tokens, context.reason, info.num_kvcache_tokens(), plan.reason);
-  if (plan.num_states > 0) {
+  if (info.num_states > 0) {
     info.sizing +=
         fmt::format("; there is room for the states of {}, and for {} that are kept for prompts",
-                    counted(plan.num_states, "sequence"),
-                    plan.num_state_slots - kSlotsOfSequence * plan.num_states);
+                    counted(info.num_states, "sequence"), info.num_kept_states);
   }
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
