@@ -106,16 +106,25 @@ inline std::vector<Family> families() {
                  "I look it up." + t + "<|tool_call|> [\n" + named_call + "\n]",
                  "It is cold.",
                  false});
+  const std::string coder_call =
+      t + "<tool_call>\n<function=get_weather>\n" + coder_parameter("city", "12") +
+      coder_parameter("days", "3") + coder_parameter("detailed", "true") +
+      coder_parameter("parts", parts) + "</function>\n" + t + "</tool_call>";
   all.push_back({"Qwen3-Coder",
                  "Qwen3-Coder",
                  qwen3,
                  {"", "qwen3_coder"},
-                 "I look it up.\n\n" + t + "<tool_call>\n<function=get_weather>\n" +
-                     coder_parameter("city", "12") + coder_parameter("days", "3") +
-                     coder_parameter("detailed", "true") + coder_parameter("parts", parts) +
-                     "</function>\n" + t + "</tool_call>",
+                 "I look it up.\n\n" + coder_call,
                  "It is cold.",
                  false});
+  // Dense ones and mixtures. The template opens a thought, or closes an empty one.
+  const TranscriptFormat qwen3_5 = {"qwen3", "qwen3_coder"};
+  const std::string thought = "Is it cold?\n" + t + "</think>\n\n";
+  all.push_back({"Qwen3.5", "Qwen3.5-4B", qwen3_5, qwen3_5,
+                 thought + "I look it up.\n\n" + coder_call, thought + "It is cold."});
+  all.push_back({"Qwen3.5 without a thought", "Qwen3.5-4B", qwen3_5, qwen3_5,
+                 "I look it up.\n\n" + coder_call, "It is cold.", false,
+                 R"({"enable_thinking": false})"});
   all.push_back({"Qwen3-30B, of the same architecture", "Qwen-Qwen3-0.6B", qwen3, qwen3,
                  think + "I look it up.\n" + hermes, think + "It is cold."});
   all.push_back({"Ministral 3",
