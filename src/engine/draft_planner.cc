@@ -91,8 +91,10 @@ void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_rows, int n
       slots_.push_back({survival, d});
     }
   }
-  // A draft's own stay in order, for none is more probable than the one before it.
-  std::ranges::stable_sort(slots_, std::greater(), &Slot::probability);
+  // No token of a draft is more probable than the one before it.
+  std::ranges::sort(slots_, [](const Slot& a, const Slot& b) {
+    return a.probability != b.probability ? a.probability > b.probability : a.draft < b.draft;
+  });
   if (std::ssize(slots_) > most_rows) slots_.resize(std::max(0, most_rows));
   double tokens = num_draws, best = tokens / seconds(num_rows);
   size_t num_slots = 0;

@@ -51,8 +51,20 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
     completion.draft_ids = std::move(requests_[i].draft.ids);
     entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
   }
-  std::stable_partition(scheduled.begin(), scheduled.end(),
-                        [](const ScheduledSequence& entry) { return entry.num_new_tokens == 1; });
+  put_decodes_first(scheduled);
+}
+
+void Drafting::put_decodes_first(std::span<ScheduledSequence> scheduled) {
+  others_.clear();
+  size_t num_decodes = 0;
+  for (const ScheduledSequence& entry : scheduled) {
+    if (entry.num_new_tokens == 1) {
+      scheduled[num_decodes++] = entry;
+    } else {
+      others_.push_back(entry);
+    }
+  }
+  std::ranges::copy(others_, scheduled.subspan(num_decodes).begin());
 }
 
 // How many drafts it may have: one token is drawn behind them, and it may be the last. Recurrent

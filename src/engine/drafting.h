@@ -41,6 +41,7 @@ class Drafting {
   void ended(const Completion& completion) const noexcept { parts_.drafter->ended(completion); }
 
  private:
+  void put_decodes_first(std::span<ScheduledSequence> scheduled);
   int most_for(const ScheduledSequence& entry, int limit) const;
   void cut(int num_rows, int num_draws, int num_left);
   void make_room(Completion& completion, std::vector<int32_t>& ids);
@@ -50,6 +51,7 @@ class Drafting {
   std::vector<DraftRequest> requests_;  // reused, as those below
   std::vector<ScheduledSequence*> entries_;
   std::vector<DraftTokens*> drafts_;
+  std::vector<ScheduledSequence> others_;
 };
 
 }  // namespace nanovllm
