@@ -15,13 +15,13 @@ namespace {
 using testing::GgufWriter;
 using testing::TempDir;
 
-constexpr int64_t kRows = 3, kColumns = 256, kGroup = 32;  // of Q8_0
+constexpr int64_t kNumRows = 3, kColumns = 256, kGroup = 32;  // of Q8_0
 
 // A Q8_0 matrix of random codes, and of a scale of its own for each group.
 std::string random_blocks() {
   std::mt19937 random(5);
   std::string bytes;
-  for (int64_t i = 0; i < kRows * kColumns / kGroup; ++i) {
+  for (int64_t i = 0; i < kNumRows * kColumns / kGroup; ++i) {
     bytes.push_back(static_cast<char>(i));
     bytes.push_back('\x30');  // a float16 near 0.13
     for (int64_t k = 0; k < kGroup; ++k) bytes.push_back(static_cast<char>(random()));
@@ -32,16 +32,16 @@ std::string random_blocks() {
 class ColumnRunsOfCodes : public ::testing::Test {
  protected:
   ColumnRunsOfCodes()
-      : path_(dir_.write("model.gguf",
-                         GgufWriter()
-                             .add("general.architecture", std::string("llama"))
-                             .tensor("lm.w", GgufWriter::kQ8_0, {kRows, kColumns}, random_blocks())
-                             .bytes())),
+      : path_(dir_.write("model.gguf", GgufWriter()
+                                           .add("general.architecture", std::string("llama"))
+                                           .tensor("lm.w", GgufWriter::kQ8_0, {kNumRows, kColumns},
+                                                   random_blocks())
+                                           .bytes())),
         weights_(path_) {
-    matrix_ = {.rows = kRows,
+    matrix_ = {.rows = kNumRows,
                .cols = kColumns,
                .row_stride = kColumns,
-               .decoder = weights_.get("lm.w", {kRows, kColumns}).decoder};
+               .decoder = weights_.get("lm.w", {kNumRows, kColumns}).decoder};
   }
 
   // Of the second row, the elements that runs should have.
