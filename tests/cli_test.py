@@ -126,6 +126,8 @@ class CommandLine(CliTest):
         heads = "4 query and 4 key-value heads of 16"
         self.assertEqual(layers("olmo3"), [f"1 layer: {heads}, MLP of 96", f"3 layers: {heads}, window of 20 tokens, MLP of 96"])
         self.assertEqual(layers("smollm3")[1], "1 layer: 4 query and 2 key-value heads of 16, no rotation, MLP of 96")
+        self.assertEqual(layers("qwen3_5")[1:], ["3 layers: recurrent (gated delta rule), 2 key heads of 32, 4 value heads of 32, MLP of 96",
+                                                 "1 layer: multi-token prediction, not used"])
 
     def test_a_list_of_texts_leaves_the_model(self):
         plain = ["-q", "--json", *SMALL]

@@ -59,6 +59,8 @@ GgufFields::GgufFields(const Gguf& file)
                      : type == "imatrix" ? "an importance matrix"
                      : type == "mmproj" || architecture_ == "clip"
                          ? "the projector of a multimodal model"
+                     : has("nextn_predict_layers") && tensor("blk.0.attn_norm.weight") == nullptr
+                         ? "layers of multi-token prediction"
                          : nullptr;
   if (kind == nullptr) return;
   throw_error(ErrorCode::kUnsupported, "{}: {}; expected the model itself", file.path(), kind);

@@ -31,7 +31,8 @@ std::string name_in_text_part(const std::string& name) {
   constexpr std::string_view kOuter = "language_model.", kInner = "model.language_model.";
   if (name.starts_with(kOuter)) return name.substr(kOuter.size());
   if (name.starts_with(kInner)) return "model." + name.substr(kInner.size());
-  return name.starts_with("lm_head.") ? name : "";
+  const bool is_of_text = name.starts_with("lm_head.") || name.starts_with("mtp.");
+  return is_of_text ? name : "";
 }
 
 }  // namespace

@@ -64,14 +64,16 @@ TEST(WeightStore, OfAMultimodalCheckpointTheTextPartIsThere) {
     dir.write(
         "model.safetensors",
         safetensors_bytes(R"({"lm_head.weight":{"dtype":"F32","shape":[1],)"
-                          R"("data_offsets":[0,4]},")" +
-                              text + R"(":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},")" +
-                              tower + R"(":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})",
-                          std::string(16, '\0')));
+                          R"("data_offsets":[0,4]},"mtp.norm":{"dtype":"F32","shape":[1],)"
+                          R"("data_offsets":[4,8]},")" +
+                              text + R"(":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},")" +
+                              tower + R"(":{"dtype":"I64","shape":[1],"data_offsets":[12,20]}})",
+                          std::string(20, '\0')));
     const WeightStore store(dir.path());
-    EXPECT_EQ(store.unused(), (std::vector<std::string>{"lm_head.weight", "model.norm"}));
+    EXPECT_EQ(store.unused(),
+              (std::vector<std::string>{"lm_head.weight", "model.norm", "mtp.norm"}));
     EXPECT_EQ(store.ignored_parts(), std::vector<std::string>{"vision_tower"});
-    EXPECT_EQ(store.total_bytes(), 8);
+    EXPECT_EQ(store.total_bytes(), 12);
   }
   const TempDir dir;
   dir.write("model.safetensors", one_tensor("vision_tower.probe", 1, 2));

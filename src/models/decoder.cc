@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "models/layer_summary.h"
 #include "models/layers.h"
 #include "models/rope.h"
@@ -107,6 +108,10 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   add_rotary_tables(context, options, spec);
   group_states(spec);
   layer_lines_ = summarise_layers(spec, config_);
+  if (const int count = loader.num_prediction_layers(); count > 0) {
+    layer_lines_.push_back(
+        fmt::format("{}: multi-token prediction, not used", counted(count, "layer")));
+  }
   work_ = work_of(spec, dtype_);
   storage_ = loader.finish([&] {
     program_ = backend_.compile(spec, {.dtype = dtype_,

@@ -267,6 +267,8 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
   };
   EXPECT_EQ(error_with(of_type("adapter")), "a LoRA adapter; expected the model itself");
   EXPECT_EQ(error_with(of_type("imatrix")), "an importance matrix; expected the model itself");
+  EXPECT_EQ(error_with([](File& file) { file.add("nextn_predict_layers", uint32_t{1}); }, "qwen35"),
+            "layers of multi-token prediction; expected the model itself");
   EXPECT_EQ(error_with([](File& file) { file.add("expert_count", uint32_t{8}); }, "qwen3"),
             "qwen3.expert_count is 8, which is not supported");
   EXPECT_EQ(error_with([](File& file) { file.add("rope.dimension_count", uint32_t{2}); }),

@@ -178,6 +178,54 @@ TEST(ModelLoading, HarmlessSurplusTensorsAreIgnored) {
   EXPECT_NO_THROW(load(copy.path()));
 }
 
+TEST(ModelLoading, LayersThatPredictFurtherTokensAreNamedAndNotUsed) {
+  const std::string line = "1 layer: multi-token prediction, not used";
+  const auto last_line = [](const std::string& path) {
+    return load(path)->model().describe_layers().back();
+  };
+  for (const char* name :
+       {"qwen3_5", "qwen3_5_moe", "gguf_qwen35", "gguf_qwen35moe", "gguf_glm4moe"}) {
+    EXPECT_EQ(last_line(golden_dir(name)), line) << name;
+  }
+  EXPECT_NE(last_line(golden_dir("qwen3_next")), line);
+  Copy next("qwen3_next");  // no key says that it has them
+  next.add_tensor("mtp.layers.0.input_layernorm.weight");
+  next.add_tensor("mtp.fc.weight");
+  EXPECT_EQ(last_line(next.path()), line);
+  next.add_tensor("mtp2.fc.weight");
+  EXPECT_EQ(refusal(next, ErrorCode::kCorruptData),
+            ": 1 tensor that a Qwen3NextForCausalLM of this configuration does not have: "
+            "mtp2.fc.weight");
+}
+
+TEST(ModelLoading, TensorsOfRecurrentLayersAreCheckedLikeAllOthers) {
+  const std::string prefix = "model.layers.1.linear_attn.";
+  const std::pair<const char*, std::vector<const char*>> tensors[] = {
+      {"qwen3_5_moe",
+       {"in_proj_qkv.weight", "in_proj_a.weight", "conv1d.weight", "A_log", "norm.weight"}},
+      {"qwen3_next", {"in_proj_qkvz.weight", "in_proj_ba.weight", "dt_bias", "out_proj.weight"}},
+      {"olmo_hybrid", {"q_proj.weight", "g_proj.weight", "v_conv1d.weight", "o_norm.weight"}},
+  };
+  for (const auto& [folder, names] : tensors) {
+    for (const char* name : names) {
+      Copy missing(folder);
+      missing.rename_tensor(prefix + name, "other");
+      EXPECT_EQ(refusal(missing, ErrorCode::kNotFound),
+                "/model.safetensors: tensor " + prefix + name + " is missing from the checkpoint");
+    }
+  }
+  Copy misshapen("qwen3_5_moe");
+  misshapen.config()["linear_num_value_heads"] = 4;
+  EXPECT_EQ(refusal(misshapen, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.linear_attn.in_proj_qkv.weight has shape "
+            "[160, 64], but config.json asks for [192, 64]");
+  Copy narrow("olmo_hybrid");
+  narrow.config()["linear_conv_kernel_dim"] = 3;
+  EXPECT_EQ(refusal(narrow, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.linear_attn.q_conv1d.weight has shape "
+            "[64, 1, 4], but config.json asks for [64, 1, 3]");
+}
+
 TEST(ModelLoading, MisshapenTensorsAreNamed) {
   Copy copy("llama2");
   copy.config()["intermediate_size"] = 168;

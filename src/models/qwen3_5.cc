@@ -1,6 +1,8 @@
 // Qwen3.5, 3.6 and 3.8, and Qwen3-Next: three recurrent layers (the gated delta rule, arXiv
 // 2412.06464) to one of attention, whose results have a gate and a quarter of whose heads turns.
 // Norms multiply by 1 + weight, but not that of recurrent layers' results.
+#include <algorithm>
+
 #include "base/check.h"
 #include "io/recurrent_config.h"
 #include "models/families.h"
@@ -26,7 +28,9 @@ void assume_qwen3_5(ModelConfig& config) {
 
 void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
   read_recurrent(fields, config);
-  assign_if(config.num_prediction_layers, fields.integer("mtp_num_hidden_layers", 0, kMaxLayers));
+  // Files may have some, whatever the config says.
+  config.num_prediction_layers = static_cast<int>(
+      std::max<int64_t>(fields.integer("mtp_num_hidden_layers", 0, kMaxLayers).value_or(1), 1));
   config.rotary_dim = config.head_dim / 4;
   if (!fields.boolean("attn_output_gate").value_or(true)) {
     refuse(fields.where(), "attn_output_gate is false");
@@ -99,7 +103,6 @@ void read_gguf_qwen3_5_moe(const GgufFields& fields, ModelConfig& config) {
 void assume_qwen3_next(ModelConfig& config) {
   assume_qwen3_5(config);
   config.experts.renormalise = true;
-  config.num_prediction_layers = 1;  // no key says so
 }
 
 DecoderOptions qwen3_5_options(const ModelConfig& config) {

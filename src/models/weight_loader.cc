@@ -28,17 +28,18 @@ HostMatrix whole(const StoredTensor& stored) {
           .source = stored.source};
 }
 
-// Whether it is of layers after the model's own that predict further tokens.
-bool is_of_prediction(const std::string& name, const ModelConfig& config) {
-  if (config.num_prediction_layers > 0 && name.starts_with("mtp.")) return true;
+// Which of the layers after the model's own, that predict further tokens, a tensor is of; -1 = of
+// none.
+int prediction_layer_of(const std::string& name, const ModelConfig& config) {
   for (int i = 0; i < config.num_prediction_layers; ++i) {
     const int layer = config.num_hidden_layers + i;
-    if (name.starts_with(fmt::format("model.layers.{}.", layer)) ||
-        name.starts_with(fmt::format("blk.{}.", layer))) {
-      return true;
+    for (const std::string& prefix :
+         {fmt::format("model.layers.{}.", layer), fmt::format("blk.{}.", layer),
+          fmt::format("mtp.layers.{}.", i)}) {
+      if (name.starts_with(prefix)) return i;
     }
   }
-  return false;
+  return config.num_prediction_layers > 0 && name.starts_with("mtp.") ? 0 : -1;
 }
 
 // Tensors that old checkpoints have and no model reads.
@@ -187,11 +188,20 @@ void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice&
   products_.push_back({out, std::move(matrix), tied});
 }
 
+int WeightLoader::num_prediction_layers() const {
+  std::set<int> layers;
+  for (const std::string& name : context_.weights.unused()) {
+    layers.insert(prediction_layer_of(name, context_.config));
+  }
+  layers.erase(-1);
+  return static_cast<int>(layers.size());
+}
+
 void WeightLoader::refuse_surplus() const {
   std::vector<std::string> surplus = context_.weights.unused();
   std::erase_if(surplus, [&](const std::string& name) {
     return is_harmless(name, context_.config.tie_word_embeddings) ||
-           is_of_prediction(name, context_.config);
+           prediction_layer_of(name, context_.config) >= 0;
   });
   if (surplus.empty()) return;
   const size_t count = surplus.size();

@@ -81,6 +81,9 @@ class WeightLoader {
   // this one.
   WeightStorage finish(const std::function<void()>& beside);
 
+  // Layers behind the model's own that predict further tokens: the checkpoint has them, nobody
+  // asked for them.
+  int num_prediction_layers() const;
   int64_t num_parameters() const { return num_parameters_; }  // of the whole model
   // On this rank, after finish(). Does not count the weights that matrix() gave, but their biases.
   int64_t weight_bytes() const { return weight_bytes_; }
