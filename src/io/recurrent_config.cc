@@ -61,6 +61,10 @@ void read_recurrent(const JsonFields& fields, ModelConfig& config) {
   read_layer_types(fields, config);
   fields.find("full_attention_interval");  // layer_types say more
   check_recurrent(fields.where(), sizes);
+  if (config.hidden_act != "silu") {  // also of what the convolutions give
+    throw_error(ErrorCode::kUnsupported, "{}: hidden_act is not silu, which is not supported",
+                fields.where());
+  }
 }
 
 }  // namespace nanovllm

@@ -538,17 +538,31 @@ TEST_P(RealModelConfigs, AreRead) {
   EXPECT_EQ(llama3.eos_token_ids.size(), 3u);
 }
 
+// Of a hybrid, with these members more.
+std::string hybrid_config(const std::string& members) {
+  return R"({"architectures": ["Qwen3_5ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 5)" +
+         (members.empty() ? "" : ", " + members) + "}";
+}
+
 TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
   std::mt19937_64 random(7);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const std::string generation =
       R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.01,
           "repetition_penalty": 1.05, "max_new_tokens": 128})";
+  const std::string hybrid = hybrid_config(
+      R"("layer_types": ["linear_attention", "linear_attention", "linear_attention",
+                         "full_attention", "linear_attention"], "linear_num_key_heads": 2,
+         "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 64,
+         "linear_conv_kernel_dim": 4, "full_attention_interval": 4, "attn_output_gate": true)");
   const std::string alphabet = "{}[]\",:0123456789-.eE\\ntrufals\x00\xff\x80";
   const TempDir dir;
   int loaded = 0, refused = 0;
   for (int round = 0; round < 5'000; ++round) {
-    std::string text = round % 4 == 0 ? generation : round % 4 == 1 ? kMultimodal : kTransformers4;
+    std::string text = round % 4 == 0   ? generation
+                       : round % 4 == 1 ? kMultimodal
+                       : round % 4 == 2 ? hybrid
+                                        : kTransformers4;
     const size_t edits = 1 + below(3);
     for (size_t i = 0; i < edits && !text.empty(); ++i) {
       const size_t at = below(text.size());
@@ -581,12 +595,6 @@ TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
   }
   EXPECT_GT(loaded, 100);
   EXPECT_GT(refused, 1'000);
-}
-
-// Of a hybrid, with these members more.
-std::string hybrid_config(const std::string& members) {
-  return R"({"architectures": ["Qwen3_5ForCausalLM"], "hidden_size": 64, "num_hidden_layers": 5)" +
-         (members.empty() ? "" : ", " + members) + "}";
 }
 
 TEST(ModelConfig, HybridsSayWhichLayersAreRecurrentAndWhatTheyKeep) {
@@ -631,6 +639,7 @@ TEST(ModelConfig, HybridsThatFitNoRuleAreRefusedInASentence) {
       {R"("linear_key_head_dim": 20)",
        "heads of recurrent layers have 20 and 128 elements, only multiples of 8 are supported"},
       {R"("attn_output_gate": false)", "attn_output_gate is false, which is not supported"},
+      {R"("output_gate_type": "sigmoid")", "output_gate_type is not swish, which is not supported"},
       {R"("mtp_use_dedicated_embeddings": true)",
        "mtp_use_dedicated_embeddings is true, which is not supported"},
       {R"("full_attention_interval": 6)", "no layer is of attention, which is not supported"},
@@ -638,6 +647,22 @@ TEST(ModelConfig, HybridsThatFitNoRuleAreRefusedInASentence) {
   };
   for (const auto& [member, sentence] : cases) {
     const std::string message = message_for(hybrid_config(member));
+    EXPECT_TRUE(message.ends_with(sentence)) << message;
+  }
+  const std::pair<const char*, const char*> olmos[] = {
+      {R"("layer_types": ["full_attention", "mamba"])",
+       "expected \"linear_attention\" or \"full_attention\" for every layer"},
+      {R"("linear_num_key_heads": 3)",
+       "recurrent layers have 4 value heads, expected a multiple of their 3 key heads"},
+      {R"("linear_key_head_dim": 12)",
+       "heads of recurrent layers have 12 and 24 elements, only multiples of 8 are supported"},
+      {R"("hidden_act": "gelu")", "hidden_act is not silu, which is not supported"},
+  };
+  for (const auto& [member, sentence] : olmos) {
+    const std::string message = message_for(
+        R"({"architectures": ["OlmoHybridForCausalLM"], "hidden_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "full_attention_interval": 2, )" +
+        std::string(member) + "}");
     EXPECT_TRUE(message.ends_with(sentence)) << message;
   }
 }

@@ -38,9 +38,10 @@ void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
   if (fields.boolean("mtp_use_dedicated_embeddings").value_or(false)) {
     refuse(fields.where(), "mtp_use_dedicated_embeddings is true");
   }
-  if (config.hidden_act != "silu") refuse(fields.where(), "hidden_act is not silu");
-  // States are float32 in any case, and the gate of recurrent layers' results is SiLU.
-  for (const char* harmless : {"mamba_ssm_dtype", "output_gate_type", "language_model_only"}) {
+  const std::string gate = fields.string("output_gate_type").value_or("swish");
+  if (gate != "swish" && gate != "silu") refuse(fields.where(), "output_gate_type is not swish");
+  // States are float32 in any case.
+  for (const char* harmless : {"mamba_ssm_dtype", "language_model_only"}) {
     fields.find(harmless);
   }
 }
