@@ -1,5 +1,7 @@
 // Any bytes as a config.json, and behind the first zero byte as a generation_config.json: refused,
 // or sizes within the bounds that the models count on.
+#include <algorithm>
+
 #include "fuzzing.h"
 #include "io/temp_dir_testing.h"
 #include "models/load_config.h"
@@ -32,6 +34,18 @@ void check(const ModelConfig& config) {
   require(
       experts.num == 0 || experts.layers.size() == static_cast<size_t>(config.num_hidden_layers),
       "every layer has experts or none");
+  const RecurrentConfig& recurrent = config.recurrent;
+  require(recurrent.layers.empty() ||
+              recurrent.layers.size() == static_cast<size_t>(config.num_hidden_layers),
+          "every layer is recurrent or not");
+  if (std::ranges::count(recurrent.layers, true) > 0) {
+    for (const int size : {recurrent.num_key_heads, recurrent.num_value_heads, recurrent.key_dim,
+                           recurrent.value_dim, recurrent.conv_width}) {
+      require(size >= 1 && size <= 1 << 28, "no product of two sizes overflows");
+    }
+    require(recurrent.num_value_heads % recurrent.num_key_heads == 0,
+            "value heads share key heads evenly");
+  }
   require(config.max_context_length() >= config.max_position_embeddings, "scaling only stretches");
   for (const int32_t id : config.eos_token_ids) require(id >= 0, "token ids are not negative");
 }
