@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -25,6 +26,8 @@ using test::expect_equal;
 
 // A file that no folder of tests has.
 constexpr const char* kKQuants = "k_quants";
+// With recurrent layers, whose states are kept at multiples of 64 tokens.
+constexpr const char* kHybrids[] = {"qwen3_5", "qwen3_5_moe", "qwen3_next", "olmo_hybrid"};
 
 struct Case {
   std::string checkpoint;
@@ -32,8 +35,7 @@ struct Case {
   std::string device = "cpu";
   std::string quantization = {};
 
-  // Recurrent layers, whose states are kept at multiples of 64 tokens.
-  bool is_hybrid() const { return checkpoint == "qwen3_5"; }
+  bool is_hybrid() const { return std::ranges::find(kHybrids, checkpoint) != std::end(kHybrids); }
   std::string path() const {
     if (checkpoint == kKQuants) {
       static const testing::TempDir dir;
@@ -244,9 +246,12 @@ TEST_P(LlmEqualities, BlockSizes) {
 std::vector<Case> all_cases() {
   // Reduced to those that differ in what the engine keeps of them, and mixtures.
   const auto checkpoints = test::full_or_reduced<std::vector<const char*>>(
-      {"glm4", "granite", "llama2", "llama3", "llama_biases", "llama_linear", "mistral_window",
-       "olmo3", "qwen2_tied", "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn",
-       "gemma2", "gemma3", "qwen2_moe", "glm4_moe", "gpt_oss", "qwen3_5"},
+      {"glm4",         "granite",      "llama2",          "llama3",
+       "llama_biases", "llama_linear", "mistral_window",  "olmo3",
+       "qwen2_tied",   "qwen2_window", "qwen3_odd_vocab", "qwen3_tied",
+       "qwen3_yarn",   "gemma2",       "gemma3",          "qwen2_moe",
+       "glm4_moe",     "gpt_oss",      "qwen3_5",         "qwen3_5_moe",
+       "qwen3_next",   "olmo_hybrid"},
       {"mistral_window", "olmo3", "qwen3_odd_vocab", "gemma2", "gpt_oss", "qwen3_5"});
   std::vector<Case> cases;
   for (const char* checkpoint : checkpoints) {
@@ -279,10 +284,16 @@ std::string name_of(const ::testing::TestParamInfo<Case>& one) {
          (one.param.quantization.empty() ? "" : "_") + one.param.quantization;
 }
 
+std::vector<Case> hybrid_cases() {
+  std::vector<Case> cases;
+  for (const char* checkpoint : kHybrids) {
+    for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
+  }
+  return cases;
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Goldens, HybridEqualities,
-                         ::testing::Values(Case{"qwen3_5", "bfloat16"}, Case{"qwen3_5", "float32"}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Goldens, HybridEqualities, ::testing::ValuesIn(hybrid_cases()), name_of);
 
 }  // namespace
 }  // namespace nanovllm
