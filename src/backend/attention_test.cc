@@ -232,17 +232,17 @@ TEST_P(Attention, MatchesReferenceInShortChunksBehindLongContexts) {
 // Of kernels for any shape, for decodes with and without the new token's store, and for chunks,
 // whose keys a GPU's blocks share or do not; each with rows that see little, where sinks weigh
 // most.
-TEST_P(Attention, MatchesReferenceWithSinks) {
+TEST_P(Attention, MatchesReferenceWithSinksOrGates) {
   const auto backend = make();
   const LargeCase cases[] = {
       {{4, 2, 40, 16}, {400}, 0, 5},        {{4, 2, 64, 32, 64}, {1500, 40}, 0, 0},
       {{16, 2, 64, 16}, {700, 30}, 100, 0}, {{24, 2, 128, 32}, {300, 70}, 0, 3},
       {{8, 8, 128, 16}, {1500}, 0, 0},      {{2, 2, 256, 32}, {1000, 90}, 60, 5},
       {{48, 16, 64, 32}, {500, 128}, 0, 0}, {{1, 1, 64, 256}, {4800}, 0, 0}};
-  for (const LargeCase& c : cases) {
+  const auto expect_reference_of = [&](const LargeCase& c) {
     const std::vector<int> lengths = c.lengths_on(*backend);
     Variant variant = c.variant();
-    variant.has_sinks = true;
+    variant.has_sinks = !c.shape.has_gate;
     variant.one_pass = variant.norm_and_rope = c.soft_cap == 0;
     std::vector<Step> steps(5);
     for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
@@ -256,6 +256,12 @@ TEST_P(Attention, MatchesReferenceWithSinks) {
     std::erase(steps, Step{});
     const Sequences sequences(c.shape, act(), lengths, 210);
     expect_reference(sequences, sequences.run(*backend, steps, variant), variant);
+  };
+  for (LargeCase c : cases) {
+    for (const bool has_gate : {false, true}) {
+      c.shape.has_gate = has_gate;
+      expect_reference_of(c);
+    }
   }
 }
 

@@ -21,7 +21,10 @@ struct Shape {
   int head_dim = 64;
   int block_size = 32;
   int rotary_dim = 0;  // 0 = about three quarters of head_dim
-  int qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+  bool has_gate = false;
+  int qkv_width() const {
+    return (num_heads + 2 * num_kv_heads + (has_gate ? num_heads : 0)) * head_dim;
+  }
 };
 
 struct Variant {
@@ -141,6 +144,7 @@ class Sequences {
       }
       outputs.push_back(
           reference::paged_attention(turned.view, cache, params(variant, sinks_.data()), batch));
+      if (shape_.has_gate) multiply_by_gates(outputs.back(), qkv_[s]);
     }
     return outputs;
   }
@@ -269,7 +273,15 @@ class Sequences {
   AttentionParams params(const Variant& variant, const float* sinks) const {
     const float scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     return {shape_.num_heads, variant.scale == 0 ? scale : variant.scale, variant.window,
-            variant.soft_cap, variant.has_sinks ? sinks : nullptr};
+            variant.soft_cap, variant.has_sinks ? sinks : nullptr,        shape_.has_gate};
+  }
+  // Which stand behind queries, keys and values.
+  void multiply_by_gates(std::vector<float>& out, const HostTensor& qkv) const {
+    const int width = out_width(), first = shape_.qkv_width() - width;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / width, column = static_cast<int64_t>(i) % width;
+      out[i] /= 1 + std::exp(-qkv.at(row * shape_.qkv_width() + first + column));
+    }
   }
   void put(HostTensor& t, int64_t i, float value) const {
     if (act_ == DType::kBFloat16) {

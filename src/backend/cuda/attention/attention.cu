@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int kv_head = head / p.group;
   const int s = find_segment(p.query_start_loc, p.num_seqs, token);
   const int position = p.seq_lens[s] - (p.query_start_loc[s + 1] - token);
-  const T* q = qkv + (static_cast<int64_t>(token) * (heads + 2 * p.kv.num_kv_heads) + head) * dim;
+  const T* q = qkv + token * p.row_width + head * dim;
 
   float query[kMaxPerLane], sum[kMaxPerLane] = {};
 #pragma unroll
@@ -73,9 +73,11 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int w = 0; w < kWarps; ++w) all_total += part_total[w] * __expf(part_max[w] - all_max);
   const float factor = all_total > 0 ? 1 / all_total : 0.f;  // a row of padding sees nothing
   for (int i = threadIdx.x; i < dim; i += blockDim.x) {
-    float value = 0;
-    for (int w = 0; w < kWarps; ++w) value += part_sum[w][i] * __expf(part_max[w] - all_max);
-    store(out + (static_cast<int64_t>(token) * heads + head) * dim + i, value * factor);
+    float value[1] = {};
+    for (int w = 0; w < kWarps; ++w) value[0] += part_sum[w][i] * __expf(part_max[w] - all_max);
+    value[0] *= factor;
+    p.apply_gate<T>(value, token, head, i);
+    store(out + (static_cast<int64_t>(token) * heads + head) * dim + i, value[0]);
   }
 }
 
@@ -91,6 +93,8 @@ template <typename T>
 AttentionCall<T> call_of(cudaStream_t stream, void* out, const void* qkv, const KvCache& cache,
                          const AttentionParams& params, const ForwardBatch& batch,
                          const AttentionWorkspace& workspace) {
+  const int64_t width = params.num_heads * cache.spec.head_dim;
+  const int64_t gates = width + int64_t{2} * cache.spec.num_kv_heads * cache.spec.head_dim;
   const AttentionProblem problem = {view_of(cache.spec),
                                     params,
                                     params.num_heads / cache.spec.num_kv_heads,
@@ -99,7 +103,9 @@ AttentionCall<T> call_of(cudaStream_t stream, void* out, const void* qkv, const 
                                     batch.block_table,
                                     batch.block_table_stride,
                                     0,
-                                    batch.num_seqs};
+                                    batch.num_seqs,
+                                    params.has_gate ? gates + width : gates,
+                                    params.has_gate ? static_cast<const T*>(qkv) + gates : nullptr};
   return {stream,
           static_cast<T*>(out),
           static_cast<const T*>(qkv),
@@ -112,7 +118,8 @@ AttentionCall<T> call_of(cudaStream_t stream, void* out, const void* qkv, const 
 
 AttentionShape attention_shape(DType dtype, const KvCacheSpec& spec,
                                const AttentionParams& params) {
-  return {dtype, params.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size};
+  return {dtype,         params.num_heads, spec.num_kv_heads,
+          spec.head_dim, spec.block_size,  params.has_gate};
 }
 
 void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,

@@ -9,6 +9,7 @@
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/device/kv_layout.cuh"
 #include "backend/cuda/device/rope.cuh"
+#include "backend/cuda/device/vector.cuh"
 
 namespace nanovllm::cuda {
 
@@ -24,6 +25,18 @@ struct AttentionProblem {
   const int32_t* block_table;
   int block_table_stride;
   int first_seq, num_seqs;  // the kernel's sequences are first_seq .. num_seqs - 1
+  int64_t row_width;        // elements of a row of qkv
+  const void* gates;        // the first row's part behind v, act; or null
+
+  // x, elements i .. of a query head's result, times the sigmoid of its gate, if there is one.
+  template <typename T, int n>
+  __device__ void apply_gate(float (&x)[n], int64_t token, int head, int i) const {
+    if (gates == nullptr) return;
+    float gate[n];
+    load_vector(gate, static_cast<const T*>(gates) + token * row_width + head * kv.head_dim + i);
+#pragma unroll
+    for (int e = 0; e < n; ++e) x[e] /= 1.f + expf(-gate[e]);
+  }
 
   // First position that a query at `position` sees.
   __device__ int first_visible(int position) const {

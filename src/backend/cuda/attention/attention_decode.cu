@@ -51,7 +51,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
 
   __device__ void write(const Head& merged, const Segment& s, int head) const {
     head += this->first_head(s.unit);
-    merged.write(out + (static_cast<int64_t>(s.seq) * p.params.num_heads + head) * kDim, p, head);
+    merged.template write<!kStores>(out, p, s.seq, head);
   }
 
   // Of a KV head's query heads, `group`, as many units of work as a warp's tiles need.

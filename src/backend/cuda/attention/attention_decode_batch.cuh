@@ -81,8 +81,7 @@ struct DecodeBatch {
   }
   // Of q, k or v, in their order.
   __device__ const __nv_bfloat16* head_row(int seq, int head) const {
-    const int heads = p.params.num_heads + 2 * p.kv.num_kv_heads;
-    return qkv + (static_cast<int64_t>(seq) * heads + head) * kDim;
+    return qkv + seq * p.row_width + head * kDim;
   }
 
   // A segment's queries. Where kStores, `slot` is the newest token's if the warp is to store it,

@@ -102,8 +102,10 @@ class MergedHead {
     }
   }
 
-  // `row`: the elements of the result that are query head `head`'s.
-  __device__ void write(__nv_bfloat16* row, const AttentionProblem& p, int head) const {
+  // As the result of a sequence's query head among all results.
+  template <bool kMayHaveGate>
+  __device__ void write(__nv_bfloat16* out, const AttentionProblem& p, int seq, int head) const {
+    __nv_bfloat16* const row = out + (static_cast<int64_t>(seq) * p.params.num_heads + head) * kDim;
     const float factor = 1 / (total_ + p.sink_weight(head, largest_));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -111,6 +113,7 @@ class MergedHead {
       float x[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = sum_[v][e] * factor;
+      if constexpr (kMayHaveGate) p.apply_gate<__nv_bfloat16>(x, seq, head, element(v));
       store_vector(row + element(v), x);
     }
   }

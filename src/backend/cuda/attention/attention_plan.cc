@@ -59,6 +59,7 @@ std::optional<DecodeChoice> plan_store_and_attend(const AttentionShape& shape,
                                                   const AttentionTraits& traits) {
   const bool are_decodes = batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens;
   if (traits.deterministic || !are_decodes || shape.dtype != DType::kBFloat16) return {};
+  if (shape.has_gate) return {};
   if (rope.rotary_dim != shape.head_dim || shape.group() > 8) return {};
   if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return {};
   return plan_decodes(shape, {batch.num_seqs, batch.block_table_stride}, traits, true);

@@ -32,6 +32,7 @@ struct AttentionShape {
   DType dtype = DType::kBFloat16;
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int block_size = 0;  // of the KV cache, tokens
+  bool has_gate = false;
 
   int group() const { return num_heads / num_kv_heads; }
 };

@@ -118,6 +118,9 @@ TEST(CudaAttentionPlan, StoresOnTheWayWhereHeadsAllow) {
             path(heads_of(16, 8, dim), rope_of_whole_heads(dim, &kNorm), decodes(count, 1)));
       }
       EXPECT_FALSE(path(heads_of(16, 8, dim), rope_of_whole_heads(dim), decodes(16385, 1)));
+      AttentionShape gated = heads_of(16, 8, dim);
+      gated.has_gate = true;
+      EXPECT_FALSE(path(gated, rope_of_whole_heads(dim), decodes(8)));
       EXPECT_TRUE(path(heads_of(64, 8, dim), rope_of_whole_heads(dim), decodes(8)));
       EXPECT_FALSE(
           path(heads_of(72, 8, dim), rope_of_whole_heads(dim), decodes(8)));  // groups of 9

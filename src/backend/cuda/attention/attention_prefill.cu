@@ -123,12 +123,11 @@ struct PrefillKernel {
   }
 
   __device__ void load_queries(const Work& work, int last_row, __nv_bfloat16* queries) const {
-    const int64_t width = (p.params.num_heads + 2 * p.kv.num_kv_heads) * kDim;
     for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
       const int row = i / kVectors, vector = i % kVectors;
       const auto [token, head] = work.place_of(min(work.row + row, last_row), p.group);
       copy_async(shared_address(queries + row * kStride + vector * 8),
-                 qkv + token * width + head * kDim + vector * 8, work.row + row <= last_row);
+                 qkv + token * p.row_width + head * kDim + vector * 8, work.row + row <= last_row);
     }
   }
 
@@ -264,8 +263,7 @@ struct PrefillKernel {
       const int r = work.row + warp_row + row;
       if (r > last_row) break;
       const auto [token, head] = work.place_of(r, p.group);
-      *reinterpret_cast<uint4*>(out + (token * p.params.num_heads + head) * kDim + vector * 8) =
-          *reinterpret_cast<const uint4*>(rows + row * kStride + vector * 8);
+      write_vector(out, rows + row * kStride + vector * 8, p, token, head, vector);
     }
   }
 };

@@ -28,6 +28,22 @@ __device__ inline int num_prefill_rows(const AttentionProblem& p, int seq) {
   return (p.query_start_loc[seq + 1] - p.query_start_loc[seq]) * p.group;
 }
 
+// out's elements 8 * vector .. of a query head, from `x` in shared memory.
+__device__ inline void write_vector(__nv_bfloat16* out, const __nv_bfloat16* x,
+                                    const AttentionProblem& p, int64_t token, int head,
+                                    int vector) {
+  auto* const target = reinterpret_cast<uint4*>(
+      out + (token * p.params.num_heads + head) * p.kv.head_dim + vector * 8);
+  if (p.gates == nullptr) {
+    *target = *reinterpret_cast<const uint4*>(x);
+    return;
+  }
+  float values[8];
+  load_vector(values, x);
+  p.apply_gate<__nv_bfloat16>(values, token, head, vector * 8);
+  store_vector(reinterpret_cast<__nv_bfloat16*>(target), values);
+}
+
 // sums[i] = pieces of kRows rows in the problem's first i sequences, and returns how many there are
 // in all. By the whole block of kThreads threads.
 template <int kThreads, int kRows>

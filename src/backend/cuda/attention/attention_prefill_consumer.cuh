@@ -121,7 +121,11 @@ class PrefillConsumer {
     if (r >= work.num_rows) return;
     const auto [token, head] = work.place_of(r, p_.group);
     auto* target = arguments_.out + (token * p_.params.num_heads + head) * kDim + 8 * n;
-    reinterpret_cast<uint32_t*>(target)[threadIdx.x % 4] = pack_bfloat16(low, high);
+    const int i = static_cast<int>(threadIdx.x) % 4 * 2;
+    float first[1] = {low}, second[1] = {high};
+    p_.apply_gate<__nv_bfloat16>(first, token, head, 8 * n + i);
+    p_.apply_gate<__nv_bfloat16>(second, token, head, 8 * n + i + 1);
+    *reinterpret_cast<uint32_t*>(target + i) = pack_bfloat16(first[0], second[0]);
   }
 
   // Zeros from line `first` on, where anything may lie that no row sees, NaN too.
@@ -212,9 +216,9 @@ class PrefillConsumer {
     for (int i = lane; i < count; i += 32) {
       const int row = warp_row + i / kVectors, vector = i % kVectors;
       const auto [token, head] = work.place_of(work.row + row, p_.group);
-      *reinterpret_cast<uint4*>(arguments_.out + (token * p_.params.num_heads + head) * kDim +
-                                vector * 8) =
-          *static_cast<const uint4*>(Shared::place_in(rows, row, vector));
+      write_vector(arguments_.out,
+                   static_cast<const __nv_bfloat16*>(Shared::place_in(rows, row, vector)), p_,
+                   token, head, vector);
     }
   }
 

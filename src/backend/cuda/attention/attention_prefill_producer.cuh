@@ -110,13 +110,12 @@ class PrefillProducer {
   }
 
   __device__ void load_queries(const PrefillWork& work, typename Shared::Queries& target) const {
-    const int64_t width = (p_.params.num_heads + 2 * p_.kv.num_kv_heads) * kDim;
     const int count = min(kRows, work.num_rows - work.row) * kVectors;
     for (int i = static_cast<int>(threadIdx.x) - kConsumers; i < count; i += kLoaders) {
       const int row = i / kVectors, vector = i % kVectors;
       const auto [token, head] = work.place_of(work.row + row, p_.group);
       copy_async(shared_address(Shared::place_in(target, row, vector)),
-                 arguments_.qkv + token * width + head * kDim + vector * 8, true);
+                 arguments_.qkv + token * p_.row_width + head * kDim + vector * 8, true);
     }
     commit_copies();
   }

@@ -189,7 +189,7 @@ void CudaBackend::norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams
 
 void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                      const KvCache& cache, const ForwardBatch& batch) {
-  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
+  cuda::launch_qk_norm_rope_store(stream_, qkv, num_heads, rope, cache, batch);
 }
 
 cuda::AttentionWorkspace CudaBackend::attention_workspace() const {

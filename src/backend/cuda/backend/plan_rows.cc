@@ -105,8 +105,8 @@ class LayerChoices {
 
   void attention() {
     const auto& core = std::get<Attention>(layer_.core);
-    const AttentionShape shape = {limits_.dtype, core.num_heads, core.num_kv_heads, core.head_dim,
-                                  kBlockSize};
+    const AttentionShape shape = {limits_.dtype, core.num_heads, core.num_kv_heads,
+                                  core.head_dim, kBlockSize,     core.has_gate};
     const AttentionTraits traits = attention_traits(traits_.device, traits_.deterministic);
     RopeParams rope;
     rope.rotary_dim = spec_.rotary_tables[static_cast<size_t>(core.rotary_table)].rotary_dim;

@@ -16,9 +16,9 @@ constexpr int kThreads = 128;
 // A head has `lanes` lanes, as norm_and_turn() wants them.
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_store_kernel(T* qkv, T* cache, KvView kv, int num_heads, Rope rope,
-                              const int32_t* positions, const int32_t* slots, int num_tokens,
-                              int lanes) {
+    qk_norm_rope_store_kernel(T* qkv, int64_t row_width, T* cache, KvView kv, int num_heads,
+                              Rope rope, const int32_t* positions, const int32_t* slots,
+                              int num_tokens, int lanes) {
   wait_for_predecessor();
   // After the wait: attention reads the batch's lengths before its own, see attention_decode.cu.
   release_successor();
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   const int head = active ? static_cast<int>(job % heads) : 0;
   const bool is_query = head < num_heads, is_value = head >= num_heads + kv.num_kv_heads;
   const int64_t position = positions[token], slot = slots[token];
-  T* const from = qkv + job * kv.head_dim + i;
+  T* const from = qkv + token * row_width + head * kv.head_dim + i;
 
   float x[kVector] = {};
   if (active) load_vector(x, from);
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
 // Any split of the head: one warp a head, which turns it in shared memory.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_store_general_kernel(T* qkv, T* cache, KvView kv, int num_heads, Rope rope,
-                                      const int32_t* positions, const int32_t* slots,
+    qk_norm_rope_store_general_kernel(T* qkv, int64_t row_width, T* cache, KvView kv, int num_heads,
+                                      Rope rope, const int32_t* positions, const int32_t* slots,
                                       int num_tokens) {
   wait_for_predecessor();
   release_successor();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t token = job / heads;
   const int head = static_cast<int>(job % heads);
   const bool is_query = head < num_heads, is_value = head >= num_heads + kv.num_kv_heads;
-  T* x = qkv + job * kv.head_dim;
+  T* x = qkv + token * row_width + head * kv.head_dim;
   float* row = rows[warp];
 
   float sum = 0;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int num_heads,
+void launch_qk_norm_rope_store(cudaStream_t stream, Tensor qkv, int num_heads,
                                const RopeParams& params, const KvCache& cache,
                                const ForwardBatch& batch) {
   if (batch.num_tokens == 0) return;
@@ -111,19 +111,20 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
   const int64_t jobs =
       static_cast<int64_t>(batch.num_tokens) * (num_heads + 2 * cache.spec.num_kv_heads);
   const Rope rope = rope_of(params);
-  with_act_type(dtype, [&]<typename T>(T) {
-    T* const x = static_cast<T*>(qkv);
+  const int64_t width = qkv.row_size();
+  with_act_type(qkv.dtype, [&]<typename T>(T) {
+    T* const x = static_cast<T*>(qkv.data);
     T* const kv = static_cast<T*>(cache.data);
     if (params.rotary_dim % 16 == 0) {
       int lanes = 1;
       while (lanes * 8 < dim) lanes *= 2;
       launch(stream, qk_norm_rope_store_kernel<T, 8>, div_up(jobs * lanes, kThreads), kThreads, 0,
-             x, kv, view_of(cache.spec), num_heads, rope, batch.positions, batch.slot_mapping,
-             batch.num_tokens, lanes);
+             x, width, kv, view_of(cache.spec), num_heads, rope, batch.positions,
+             batch.slot_mapping, batch.num_tokens, lanes);
     } else {
       launch(stream, qk_norm_rope_store_general_kernel<T>, div_up(jobs, kThreads / 32), kThreads, 0,
-             x, kv, view_of(cache.spec), num_heads, rope, batch.positions, batch.slot_mapping,
-             batch.num_tokens);
+             x, width, kv, view_of(cache.spec), num_heads, rope, batch.positions,
+             batch.slot_mapping, batch.num_tokens);
     }
   });
 }

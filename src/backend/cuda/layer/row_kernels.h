@@ -33,7 +33,7 @@ void launch_norm_all_heads(cudaStream_t stream, void* qkv, DType dtype, float* m
                            const HeadsNormParams& norm, int num_rows, int width, int world_size,
                            HeadsNormPart part);
 
-void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int num_heads,
+void launch_qk_norm_rope_store(cudaStream_t stream, Tensor qkv, int num_heads,
                                const RopeParams& rope, const KvCache& cache,
                                const ForwardBatch& batch);
 
