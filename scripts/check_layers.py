@@ -55,11 +55,12 @@ ROOMS = {
         "device": set(),
         "attention": {"device"},
         "linear": {"device"},
+        "recurrent": {"device"},
         "experts": {"device"},
         "sampling": {"device"},
         "peers": {"device"},
         "layer": {"device", "linear", "peers"},
-        "backend": {"device", "attention", "linear", "experts", "sampling", "peers", "layer"},
+        "backend": {"device", "attention", "linear", "recurrent", "experts", "sampling", "peers", "layer"},
     },
 }
 FLOOR = {"server/log.h"}  # that all rooms stand on

@@ -118,6 +118,7 @@ void ModelRunner::allocate_slots() {
 void ModelRunner::warm_up() {
   const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_));
   kv_caches_ = split_kv_memory(*backend_, kv_spec_, cache_groups_, block->data(), 1);
+  state_caches_ = split_state_memory(*backend_, state_groups_, nullptr, 0, 0);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
   const std::vector<SamplingRow> rows(input.sequences.size(), {.top_p = 0.9f});
@@ -132,7 +133,8 @@ void ModelRunner::warm_up() {
   backend_->synchronize();
 }
 
-// As many sequences as may be, of equally many tokens as far as they divide. They store nothing.
+// As many sequences as may be, of equally many tokens as far as they divide. They store nothing,
+// and are padding to recurrent layers.
 StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
   const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;

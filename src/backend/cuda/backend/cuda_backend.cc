@@ -10,6 +10,7 @@
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/row_kernels.h"
+#include "backend/cuda/recurrent/gated_delta.h"
 #include "backend/cuda/sampling/sampling.h"
 #include "base/check.h"
 
@@ -217,6 +218,21 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
   if (!choice) return Backend::store_and_attend(out, qkv, rope, cache, params, batch);
   cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, rope, cache, params, batch,
                                           attention_workspace(), *choice);
+}
+
+StateBytes CudaBackend::state_bytes(const StateSpec& spec) const {
+  const cuda::DeltaLayout layout(spec);
+  return {layout.slot, layout.log};
+}
+
+void CudaBackend::gated_delta(Tensor out, Tensor in, const GatedDeltaParams& params,
+                              const StateCache& cache, const ForwardBatch& batch) {
+  const StateSpec& spec = cache.spec;
+  NANOVLLM_CHECK(in.dtype == spec.dtype && out.dtype == spec.dtype);
+  NANOVLLM_CHECK(in.row_size() ==
+                 spec.num_channels() + int64_t{spec.num_value_heads} * (spec.value_dim + 2));
+  cuda::launch_gated_delta(stream_, out, in, params, cache, batch,
+                           cuda::plan_gated_delta(spec, batch.max_query_len, traits_));
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {

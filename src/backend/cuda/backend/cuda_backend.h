@@ -95,6 +95,10 @@ class CudaBackend final : public Backend {
   void store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope, const KvCache& cache,
                         const AttentionParams& params, const ForwardBatch& batch) override;
 
+  StateBytes state_bytes(const StateSpec& spec) const override;
+  void gated_delta(Tensor out, Tensor in, const GatedDeltaParams& params, const StateCache& cache,
+                   const ForwardBatch& batch) override;
+
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;

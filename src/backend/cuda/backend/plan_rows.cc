@@ -10,6 +10,7 @@
 #include "backend/cuda/linear/code_layout.h"
 #include "backend/cuda/linear/linear_plan.h"
 #include "backend/cuda/peers/peer_plan.h"
+#include "backend/cuda/recurrent/gated_delta_plan.h"
 #include "ops/layer_program.h"
 
 namespace nanovllm::cuda {
@@ -52,10 +53,12 @@ class LayerChoices {
 
   std::vector<PathChoice> all() {
     add("tail", nullptr, [&](int rows) { return to_string(path_of(*tail_, rows)); });
-    product("attention's input product", layer_.in, before_);
-    attention();
-    product("attention's output product", layer_.out, tail_);
-    sum("sum behind attention", layer_.after_core, layer_.before_ffn);
+    const bool is_attention = std::holds_alternative<Attention>(layer_.core);
+    const std::string name = is_attention ? "attention" : "the recurrent rule";
+    product(name + "'s input product", layer_.in, before_);
+    std::visit([&](const auto& of_layer) { core(of_layer); }, layer_.core);
+    product(name + "'s output product", layer_.out, tail_);
+    sum("sum behind " + name, layer_.after_core, layer_.before_ffn);
     if (const auto* dense = std::get_if<Dense>(&layer_.ffn)) {
       product("MLP's gate and up product", dense->gate_up, tail_);
       product("MLP's output product", dense->down, tail_);
@@ -103,8 +106,21 @@ class LayerChoices {
     });
   }
 
-  void attention() {
-    const auto& core = std::get<Attention>(layer_.core);
+  void core(const GatedDelta& core) {
+    const StateSpec spec = {.num_key_heads = core.num_key_heads,
+                            .num_value_heads = core.num_value_heads,
+                            .key_dim = core.key_dim,
+                            .value_dim = core.value_dim,
+                            .conv_width = core.conv_width,
+                            .dtype = limits_.dtype};
+    const auto of_rows = [&](int rows) {
+      return to_string(plan_gated_delta(spec, rows, traits_.device));
+    };
+    add("the recurrent rule of decodes", nullptr, [&](int) { return of_rows(1); });
+    add("the recurrent rule of a prompt", nullptr, of_rows);
+  }
+
+  void core(const Attention& core) {
     const AttentionShape shape = {limits_.dtype, core.num_heads, core.num_kv_heads,
                                   core.head_dim, kBlockSize,     core.has_gate};
     const AttentionTraits traits = attention_traits(traits_.device, traits_.deterministic);

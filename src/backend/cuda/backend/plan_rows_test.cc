@@ -106,6 +106,25 @@ TEST(CudaPlan, OfQwen3SmallOnOthers) {
   }
 }
 
+TEST(CudaPlan, OfARecurrentLayer) {
+  StackSpec spec = spec_of({1024, 8, 2, 256, 3584, 2});
+  spec.layers[0].core = GatedDelta{.num_key_heads = 16,
+                                   .num_value_heads = 16,
+                                   .key_dim = 128,
+                                   .value_dim = 128,
+                                   .conv_width = 4};
+  spec.layers[0].in = matrix(8224, 1024);
+  for (const TailTraits& traits : kAll) {
+    expect_lines(
+        lines_with(lines_of(spec, traits), {"recurrent rule of"}),
+        of_layers("layer 0", {"the recurrent rule of decodes: rows one by one",
+                              "the recurrent rule of a prompt, up to 1 row: rows one by one",
+                              "the recurrent rule of a prompt: rows by sixteen"}));
+    EXPECT_FALSE(
+        lines_with(lines_of(spec, traits), {"the recurrent rule's input product"}).empty());
+  }
+}
+
 TEST(CudaPlan, OfQwen3LargeOnHopper) {
   for (const TailTraits& traits : kHoppers) {
     expect_lines(

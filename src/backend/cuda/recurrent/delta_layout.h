@@ -1,0 +1,63 @@
+// Where a recurrent layer's states and logs lie in device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+// What heads may have; check_shapes.h refuses models with others.
+constexpr int kMaxStateKeyDim = 128, kMaxStateValueDim = 192;
+
+// Steps of no more new rows a sequence overwrite nothing of a log that they read, whatever the
+// order of their blocks.
+constexpr int kShortDeltaRows = kMaxDraftRows;
+
+// A slot:  of each value head its state, float32, as StateTile or [key_dim][value_dim];
+//          [conv_width - 1][num_channels] act, the convolution's inputs before the next chunk.
+// A log:   [num_key_heads][kKeyRing][key_dim] act, the keys of the chunk: of position p in row
+//          p % kKeyRing;
+//          [num_value_heads][kStateChunk][value_dim] float32, what its rows add (u);
+//          [num_value_heads][kStateChunk] float64, sums of g since the chunk's start;
+//          [ring_rows][num_channels] act, inputs of the convolution: of position p in row
+//          p % ring_rows.
+// key_dim and value_dim are padded with zeros to tiles of tensor cores. Each value head has a block
+// of threads of its own for all it reads and writes, but keys and the convolution's inputs are
+// shared: in rings, new rows leave those that another block may still read.
+struct DeltaLayout {
+  static constexpr int kKeyRing = kStateChunk + kShortDeltaRows;
+
+  explicit DeltaLayout(const StateSpec& spec)
+      : key_dim(padded(spec.key_dim)),
+        value_dim(padded(spec.value_dim)),
+        ring_rows(spec.conv_width - 1 + kMaxDraftRows),
+        num_channels(spec.num_channels()) {
+    const auto element = static_cast<int64_t>(size_of(spec.dtype));
+    const int64_t row_bytes = num_channels * element;
+    conv_rows = aligned(spec.num_value_heads * state_floats() * kFloat);
+    slot = aligned(conv_rows + (spec.conv_width - 1) * row_bytes);
+    values = aligned(int64_t{spec.num_key_heads} * kKeyRing * key_dim * element);
+    gates = aligned(values + int64_t{spec.num_value_heads} * kStateChunk * value_dim * kFloat);
+    ring = aligned(gates + int64_t{spec.num_value_heads} * kStateChunk * kDouble);
+    log = aligned(ring + ring_rows * row_bytes);
+  }
+
+  // Of a head.
+  constexpr int64_t state_floats() const { return int64_t{key_dim} * value_dim; }
+
+  // Elements, padded.
+  int key_dim, value_dim;
+  int ring_rows;
+  int64_t num_channels;
+  // Bytes, where the parts of a slot and of a log begin, and their sizes.
+  int64_t conv_rows, slot;
+  int64_t values, gates, ring, log;
+
+ private:
+  static constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
+  static int padded(int dim) { return (dim + 15) / 16 * 16; }
+  static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+};
+
+}  // namespace nanovllm::cuda
