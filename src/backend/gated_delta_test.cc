@@ -62,8 +62,9 @@ class DeltaTexts {
   }
 
   // The results of each sequence. Slots and logs are any; those of the last sequence that is
-  // computed hold garbage at first.
-  std::vector<HostTensor> run(Backend& backend, const std::vector<Cut>& cuts) const {
+  // computed hold garbage at first. Steps end with sequences that are padding.
+  std::vector<HostTensor> run(Backend& backend, const std::vector<Cut>& cuts,
+                              int num_padding = 0) const {
     const int num_seqs = static_cast<int>(lengths_.size());
     const StateSpec spec = {.num_key_heads = core_.num_key_heads,
                             .num_value_heads = core_.num_value_heads,
@@ -87,7 +88,7 @@ class DeltaTexts {
       write[s] = s;
     }
     for (const Cut& cut : cuts) {
-      step(backend, cache, cut, {done, read, write, lens}, outs);
+      step(backend, cache, cut, {done, read, write, lens}, num_padding, outs);
       for (int s = 0; s < num_seqs; ++s) {
         if (cut[s] == 0) continue;
         done[s] += cut[s];
@@ -105,7 +106,7 @@ class DeltaTexts {
   };
 
   void step(Backend& backend, const StateCache& cache, const Cut& cut, const Places& places,
-            std::vector<HostTensor>& outs) const {
+            int num_padding, std::vector<HostTensor>& outs) const {
     std::vector<char> rows;
     std::vector<int32_t> starts = {0}, seq_lens, read, write, lens, logs;
     for (size_t s = 0; s < cut.size(); ++s) {
@@ -120,6 +121,12 @@ class DeltaTexts {
       write.push_back(places.write[s]);
       lens.push_back(places.lens[s]);
       logs.push_back(static_cast<int32_t>(s));
+    }
+    for (int i = 0; i < num_padding; ++i) {
+      rows.resize(rows.size() + inputs_[0].row(0).size());
+      starts.push_back(starts.back() + 1);
+      for (auto* const numbers : {&seq_lens, &lens}) numbers->push_back(0);
+      for (auto* const slots : {&read, &write, &logs}) slots->push_back(-1);
     }
     const int num_rows = starts.back();
     const auto in = upload(backend, Tensor(rows.data(), act_, {num_rows, in_width()}));
@@ -239,6 +246,13 @@ TEST_P(GatedDeltaTest, CutsOfAnySizeGiveTheSameBits) {
     expect_same(whole, texts.run(*backend, in_pieces(texts.lengths(), 200, &random)),
                 "random cuts");
   }
+}
+
+TEST_P(GatedDeltaTest, PaddingHasNoStateAndChangesNothing) {
+  const auto backend = make();
+  const DeltaTexts texts({2, 4, 16, 24}, act(), {70, 66}, 30);
+  expect_same(texts.run(*backend, at_once(texts.lengths())),
+              texts.run(*backend, in_pieces(texts.lengths(), 1), 3), "padding");
 }
 
 TEST_P(GatedDeltaTest, BatchMatesAndThreadsChangeNothing) {

@@ -111,17 +111,25 @@ class DeltaInputs {
            position % p_.layout.ring_rows * p_.layout.num_channels;
   }
 
-  // SiLU of the convolution of channels c and c + 1.
+  // SiLU of the convolution of channels c and c + 1. Loads do not wait for each other.
   __device__ float2 convolved(int position, int c) const {
+    constexpr int kTaps = 4;
     float2 sum = {};
-#pragma unroll 4
-    for (int j = 0; j < p_.conv_width; ++j) {
-      const T* const x = row(position - (p_.conv_width - 1) + j);
-      if (x == nullptr) continue;
-      const float2 input = load_pair(x + c);
-      const float2 weight = load_pair(p_.params.conv_weight + j * p_.layout.num_channels + c);
-      sum.x = fmaf(weight.x, input.x, sum.x);
-      sum.y = fmaf(weight.y, input.y, sum.y);
+#pragma unroll 1
+    for (int first = 0; first < p_.conv_width; first += kTaps) {
+      float2 input[kTaps] = {}, weight[kTaps] = {};
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+        if (first + j >= p_.conv_width) continue;
+        const T* const x = row(position - (p_.conv_width - 1) + first + j);
+        if (x != nullptr) input[j] = load_pair(x + c);
+        weight[j] = load_pair(p_.params.conv_weight + (first + j) * p_.layout.num_channels + c);
+      }
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+        sum.x = fmaf(weight[j].x, input[j].x, sum.x);
+        sum.y = fmaf(weight[j].y, input[j].y, sum.y);
+      }
     }
     return {activate<Activation::kSilu>(sum.x), activate<Activation::kSilu>(sum.y)};
   }

@@ -44,6 +44,7 @@ class DeltaBlock {
     // What is older than the predecessor, as decode attention's keys and values are.
     state_.load(p_, s_, head_);
     load_log();
+    prefetch();
     wait_for_predecessor();
     release_successor();
     for (int first = s_.first; first < s_.end;) {
@@ -108,6 +109,24 @@ class DeltaBlock {
     commit_copies();
     if (!has_gates()) return;
     for (int row = lane_; row < count; row += 32) gates()[row] = *log_gate(row);
+  }
+
+  // Into L2, what new rows are convolved with.
+  __device__ void prefetch() const {
+    constexpr int kLine = 32, kLines = kMaxStateValueDim / kLine;  // float32
+    const int key_head = p_.key_head_of(head_), kept = p_.conv_width - 1;
+    for (int i = thread_; i < 3 * kLines; i += num_threads_) {
+      const int part = i / kLines, offset = i % kLines * kLine;
+      if (offset >= (part < 2 ? p_.key_dim : p_.value_dim)) continue;
+      const int c = offset + (part == 0   ? p_.q_channel(key_head)
+                              : part == 1 ? p_.k_channel(key_head)
+                                          : p_.v_channel(head_));
+      for (int j = 0; j <= kept; ++j) {
+        prefetch_line(p_.params.conv_weight + j * p_.layout.num_channels + c);
+        const T* const x = j < kept ? inputs_.row(s_.first - kept + j) : nullptr;
+        if (x != nullptr) prefetch_line(x + c);
+      }
+    }
   }
 
   // All rows of the chunk are there: they become part of the state.
@@ -224,7 +243,7 @@ class DeltaBlock {
     const bool is_for_u = thread_ < width, is_kept = first >= s_.last_chunk();
     const int offset = is_for_u ? 0 : kRows;
     float sum[kRows] = {}, w[kRows];
-#pragma unroll 4
+#pragma unroll(kRows > 1 ? 4 : 8)
     for (int i = 0; i < t; ++i) {
       load_vector(w, weight(i) + offset);
       const float u = value(i)[column];
@@ -260,24 +279,32 @@ class DeltaBlock {
 
   // Their norm and gate: a row a warp.
   __device__ void write_rows(int first, int count) const {
+    constexpr int kPairs = kMaxStateValueDim / 64;  // a lane's
     const int dim = p_.value_dim;
     for (int r = warp_; r < count; r += num_threads_ / 32) {
+      const T* const z = inputs_.row(first + r) + p_.z_column(head_);
+      float2 o[kPairs] = {}, gate[kPairs], norm[kPairs];
       float squares = 0;
-      for (int c = lane_ * 2; c < dim; c += 64) {
-        const float2 o = load_pair(read(r) + c);
-        squares = fmaf(o.x, o.x, squares);
-        squares = fmaf(o.y, o.y, squares);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int c = 2 * lane_ + 64 * i;
+        if (c >= dim) continue;
+        gate[i] = load_pair(z + c);
+        norm[i] = load_pair(p_.params.out_norm + c);
+        o[i] = load_pair(read(r) + c);
+        squares = fmaf(o[i].x, o[i].x, squares);
+        squares = fmaf(o[i].y, o[i].y, squares);
       }
       const float mean = warp_sum(squares) / static_cast<float>(dim);
       const float factor = 1 / sqrtf(mean + p_.params.eps);
-      const T* const z = inputs_.row(first + r) + p_.z_column(head_);
       T* const out = static_cast<T*>(p_.out) +
                      (s_.first_row + first + r - s_.first) * p_.out_width() + head_ * dim;
-      for (int c = lane_ * 2; c < dim; c += 64) {
-        const float2 o = load_pair(read(r) + c), gate = load_pair(z + c);
-        const float2 norm = load_pair(p_.params.out_norm + c);
-        store_pair(out + c, {o.x * factor * norm.x * activate<Activation::kSilu>(gate.x),
-                             o.y * factor * norm.y * activate<Activation::kSilu>(gate.y)});
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int c = 2 * lane_ + 64 * i;
+        if (c >= dim) continue;
+        store_pair(out + c, {o[i].x * factor * norm[i].x * activate<Activation::kSilu>(gate[i].x),
+                             o[i].y * factor * norm[i].y * activate<Activation::kSilu>(gate[i].y)});
       }
     }
   }
