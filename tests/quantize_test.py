@@ -85,10 +85,11 @@ class Quantize(CliTest):
 
     def test_what_it_cannot_do_is_one_sentence(self):
         out, _ = self.quantize("int4")
-        gguf = GOLDENS / "data/ggml_formats.gguf"
         for args, words in (([MODEL, out, "--format", "int8"], "is there already and not an empty folder"),
                             ([out, self.path("b"), "--format", "int8"], "is quantised already"),
-                            ([gguf, self.path("b"), "--format", "int8"], "is no folder with config.json")):
+                            ([GOLDENS / "data/gguf_llama.gguf", self.path("b"), "--format", "int8"], "is a GGUF file that is quantised already, to Q8_0"),
+                            ([GOLDENS / "data/none.gguf", self.path("b"), "--format", "int8"], "is no folder with config.json"),
+                            ([GOLDENS / "walkthrough_test.py", self.path("b"), "--format", "int8"], "is no folder with config.json")):
             result = run("quantize", *args)
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)

@@ -37,10 +37,11 @@ bool is_surely_model(const std::string& text) {
   }
 }
 
-void ModelOption::add_to(CLI::App& app) {
+void ModelOption::add_to(CLI::App& app, const char* kinds) {
   app.add_option("model", name,
-                 "model folder, GGUF file, or name on the hub such as Qwen/Qwen3-0.6B, which is "
-                 "pulled where it is not there yet")
+                 fmt::format("{}, or name on the hub such as Qwen/Qwen3-0.6B, which is pulled "
+                             "where it is not there yet",
+                             kinds))
       ->required();
 }
 

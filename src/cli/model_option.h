@@ -14,7 +14,8 @@ struct ModelOption {
   std::string name;  // as it was given
   std::string path;  // where it is, once it was found
 
-  void add_to(CLI::App& app);
+  // `kinds`: of models on disk that are taken, for the help.
+  void add_to(CLI::App& app, const char* kinds = "model folder, GGUF file");
   void find(bool quiet = false);
 };
 

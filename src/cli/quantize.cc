@@ -75,7 +75,7 @@ int quantize(const QuantizeOptions& options) {
 
 Command add_quantize(CLI::App& app) {
   auto options = std::make_shared<QuantizeOptions>();
-  options->model.add_to(app);
+  options->model.add_to(app, "model folder");
   app.add_option("out", options->out,
                  "the folder that is written; it must not be there, or be empty")
       ->required();

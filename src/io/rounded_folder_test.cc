@@ -12,6 +12,7 @@
 
 #include "base/code_format_testing.h"
 #include "io/file.h"
+#include "io/gguf_testing.h"
 #include "io/json.h"
 #include "io/testing.h"
 #include "io/weight_store.h"
@@ -198,6 +199,27 @@ TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(refusal(out.path() + "/a", out.path() + "/b"),
             out.path() + "/a: is quantised already; take the model as it was before");
   EXPECT_FALSE(std::filesystem::exists(out.path() + "/b"));
+}
+
+TEST(RoundedFolder, GgufFilesAreRefusedWithWhatToDo) {
+  using testing::GgufWriter;
+  const TempDir dir, out;
+  const auto refusal = [&](uint32_t type, size_t bytes, bool as_folder) {
+    const std::string file =
+        dir.write("model.gguf",
+                  GgufWriter().tensor("a.weight", type, {1, 32}, testing::zeros(bytes)).bytes());
+    const std::string model = as_folder ? dir.path() : file;
+    const Error error = error_of([&] { quantize(model, out.path(), RoundedFormat::kInt8); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return std::string(error.what()).substr(model.size());
+  };
+  for (const bool as_folder : {false, true}) {
+    EXPECT_EQ(refusal(GgufWriter::kF16, 64, as_folder),
+              ": is a GGUF file, and only of folders quantised ones are made: round it while it is "
+              "loaded, with --quantization");
+    EXPECT_EQ(refusal(GgufWriter::kQ8_0, 34, as_folder),
+              ": is a GGUF file that is quantised already, to Q8_0: it can be used as it is");
+  }
 }
 
 // It goes by the config's flag, as loading does, and by names that loading knows.

@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "io/config_readers.h"
+#include "io/gguf.h"
+#include "io/weight_store.h"
 
 namespace nanovllm {
 namespace {
@@ -116,11 +118,29 @@ class Planner {
  private:
   void check_folder() const {
     std::error_code error;
-    if (fs::is_directory(model_, error)) return;
+    const bool is_folder = fs::is_directory(model_, error);
+    const bool is_gguf = is_folder
+                             ? !file_exists(model_ + "/config.json") && !list_gguf(model_).empty()
+                             : model_.ends_with(".gguf") && fs::exists(model_, error);
+    if (is_gguf) refuse_gguf();
+    if (is_folder) return;
     throw_error(ErrorCode::kInvalidArgument,
                 "{}: is no folder with config.json and *.safetensors, of which a quantised one "
                 "can be made{}",
                 model_, fs::exists(model_, error) ? "" : ": it is not there");
+  }
+
+  [[noreturn]] void refuse_gguf() const {
+    const std::string format = WeightStore(model_).quantised_format();
+    if (!format.empty()) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{}: is a GGUF file that is quantised already, to {}: it can be used as it is",
+                  model_, format);
+    }
+    throw_error(ErrorCode::kInvalidArgument,
+                "{}: is a GGUF file, and only of folders quantised ones are made: round it while "
+                "it is loaded, with --quantization",
+                model_);
   }
 
   void read_config() {
