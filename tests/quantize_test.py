@@ -105,6 +105,18 @@ class Quantize(CliTest):
         result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
         self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
 
+    def test_a_model_that_does_not_open_here_is_written_with_a_line(self):
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        config = json.loads((model / "config.json").read_text())
+        config.update(architectures=["SomeForCausalLM"], model_type="some")
+        (model / "config.json").write_text(json.dumps(config))
+        out = self.path("out")
+        result = run("quantize", model, out, "--format", "int8")
+        self.assertEqual((result.returncode, result.stderr), (0, f"nanovllm: {model}: other programs may open what is written, nanovllm can't: architecture SomeForCausalLM is not supported\n"))
+        result = run("info", out, "--kv-cache-memory", "8M")
+        self.assertIn("architecture SomeForCausalLM is not supported", result.stderr)
+
     def test_ctrl_c_leaves_no_folder(self):
         model, out = self.path("model"), self.path("out")
         model.mkdir()

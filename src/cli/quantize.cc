@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "base/message.h"
@@ -9,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
+#include "engine/load.h"
 #include "io/rounded_folder.h"
 #include "nanovllm/error.h"
 
@@ -50,7 +52,18 @@ RoundedFolder write_folder(const QuantizeOptions& options) {
   }
 }
 
+// The folder may be for other programs.
+void tell_if_nobody_here_opens_it(const ModelOption& model) {
+  std::error_code ignored;  // what is no folder is refused
+  if (!std::filesystem::exists(model.path + "/config.json", ignored)) return;
+  const std::string why = why_unsupported(model.path);
+  if (why.empty()) return;
+  print_message("nanovllm: {}: other programs may open what is written, nanovllm can't: {}\n",
+                model.name, why);
+}
+
 int quantize(const QuantizeOptions& options) {
+  if (!options.quiet) tell_if_nobody_here_opens_it(options.model);
   RoundedFolder folder;
   try {
     folder = write_folder(options);

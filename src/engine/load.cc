@@ -1,5 +1,7 @@
 #include "engine/load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <future>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "engine/trace.h"
 #include "io/file.h"
 #include "io/gguf.h"
+#include "io/json.h"
 #include "models/load_config.h"
 #include "nanovllm/tokenizer.h"
 #include "runner/parallel_runner.h"
@@ -80,6 +83,18 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
     parts.observers.push_back(std::make_unique<TraceWriter>(config.trace_file));
   }
   return std::make_unique<EngineCore>(std::move(parts));
+}
+
+std::string why_unsupported(const std::string& model_dir) {
+  try {
+    const ModelConfig model = load_model_config(model_dir);
+    if (is_supported(model)) return "";
+    return model.architecture.empty()
+               ? model.config_path + " names no architecture"
+               : fmt::format("architecture {} is not supported", printable(model.architecture));
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 }  // namespace nanovllm

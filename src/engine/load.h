@@ -16,4 +16,8 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config,
                                              Progress* progress = nullptr);
 
+// Why load_engine_core would not open a model, a part of a sentence, as far as its configuration
+// tells; empty = it may.
+std::string why_unsupported(const std::string& model_dir);
+
 }  // namespace nanovllm

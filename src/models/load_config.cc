@@ -79,4 +79,8 @@ ModelConfig load_model_config(const std::string& model) {
   return config;
 }
 
+bool is_supported(const ModelConfig& config) {
+  return find_supported_model(config.architecture) != nullptr;
+}
+
 }  // namespace nanovllm

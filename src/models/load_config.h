@@ -16,4 +16,7 @@ namespace nanovllm {
 // GGUF file of no known family).
 ModelConfig load_model_config(const std::string& model);
 
+// Whether make_model knows config.architecture.
+bool is_supported(const ModelConfig& config);
+
 }  // namespace nanovllm
