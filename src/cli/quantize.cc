@@ -77,6 +77,12 @@ int quantize(const QuantizeOptions& options) {
         "them; --quantization rounds them while they are loaded\n",
         counted(folder.num_stacks, "stack"));
   }
+  if (folder.num_ungrouped > 0 && !options.quiet) {
+    print_message("nanovllm: {} rows are no multiple of 32\n",
+                  folder.num_ungrouped == 1 ? "1 matrix stays as it is, for its"
+                                            : fmt::format("{} matrices stay as they are, for their",
+                                                          folder.num_ungrouped));
+  }
   fmt::print("{}: {} matri{} in {}, {}, {:.2f} bits a weight\n", options.out, folder.num_rounded,
              folder.num_rounded == 1 ? "x" : "ces", options.format, shown_bytes(folder.bytes),
              static_cast<double>(folder.bytes) * 8 /

@@ -11,8 +11,9 @@ namespace nanovllm {
 
 struct RoundedFolder {
   int64_t num_rounded = 0;     // matrices
-  int64_t num_parameters = 0;  // of `out`, a head that was tied among them
+  int64_t num_parameters = 0;  // of all that is written, so of a tied head as well
   int64_t bytes = 0;           // of all tensors
+  int64_t num_ungrouped = 0;   // matrices of layers that stay: their rows are no whole groups
   int64_t num_stacks = 0;      // of experts, for which compressed-tensors has no format
 };
 

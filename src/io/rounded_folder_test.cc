@@ -139,6 +139,7 @@ TEST(RoundedFolder, IsReadAsTheCodesThatLoadingMakes) {
       EXPECT_EQ(after.get("model.layers.0.mlp.up_proj.weight", {5, 40}).decoder != nullptr, is_fp8);
       EXPECT_EQ(report.num_rounded, is_fp8 ? 4 : 3);
       EXPECT_EQ(report.num_parameters, checkpoint.num_parameters() + 9 * 64);
+      EXPECT_EQ(report.num_ungrouped, is_fp8 ? 0 : 1);
       for (const char* name : {"model.embed_tokens.weight", "model.layers.0.mlp.gate.weight",
                                "model.layers.0.input_layernorm.weight",
                                "model.vision_tower.layers.0.up_proj.weight"}) {

@@ -110,6 +110,9 @@ class Planner {
     read_config();
     open_files();
     add_all();
+    for (const RoundedSource& source : plan_.sources) {
+      plan_.report.num_parameters += count_of(source.entry->shape);
+    }
     refuse_equal_names();
     complete_config();
     return std::move(plan_);
@@ -192,20 +195,18 @@ class Planner {
     if (table == nullptr || !is_tied_.value_or(!found_head)) return;
     // What a tied head is rounded to, the table is not.
     const bool is_inside = table->name.starts_with("language_model.");
-    if (add_rounded(is_inside ? "language_model.lm_head" : "lm_head", *table, *file_of_table,
-                    RoundedFormat::kInt8)) {
-      plan_.report.num_parameters += count_of(table->shape);
-    }
+    add_rounded(is_inside ? "language_model.lm_head" : "lm_head", *table, *file_of_table,
+                RoundedFormat::kInt8);
   }
 
   void add(const SafetensorsEntry& entry, const MappedFile& file) {
     const bool is_weight = entry.name.ends_with(".weight");
     const std::string module = is_weight ? entry.name.substr(0, entry.name.size() - 7) : entry.name;
-    plan_.report.num_parameters += count_of(entry.shape);
     if (is_weight && entry.shape.size() == 2 && entry.dtype) {
       if (is_head(entry.name) || is_matrix_of_layer(module)) {
         const RoundedFormat format = is_head(entry.name) ? RoundedFormat::kInt8 : format_;
         if (add_rounded(module, entry, file, format)) return;
+        if (!RoundedMatrix::can_round(format, entry.shape[1])) ++plan_.report.num_ungrouped;
       }
       if (last_part(module) != "embed_tokens") ignored_.push_back(module);
     }
