@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/parallel_jobs.h"
+#include "io/json.h"
 #include "io/output_file.h"
 #include "io/rounded_plan.h"
 #include "io/stdio_file.h"
@@ -286,17 +287,34 @@ class FolderWriter {
   Leftovers leftovers_;
 };
 
+void check_is_free(const std::string& out) {
+  std::error_code error;
+  if (!fs::exists(out, error)) return;
+  const bool is_folder = fs::is_directory(out, error);
+  if (is_folder && fs::is_empty(out, error)) return;
+  std::string draft;
+  if (is_folder) {
+    for (const auto& entry : fs::directory_iterator(out, error)) {
+      if (entry.path().extension() == ".tmp") draft = entry.path().filename();
+    }
+  }
+  if (draft.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "{}: is there already and not an empty folder; remove it or name another", out);
+  }
+  throw_error(ErrorCode::kInvalidArgument,
+              "{}: holds {}, which is left of a run that was killed; remove the folder, or name "
+              "another",
+              out, printable(draft));
+}
+
 }  // namespace
 
 RoundedFolder write_rounded_folder(const std::string& model, const std::string& out,
                                    RoundedFormat format, int num_threads,
                                    const std::function<void(int64_t, int64_t)>& on_bytes) {
   RoundedPlan plan = plan_rounded_folder(model, format);
-  std::error_code error;
-  if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error))) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "{}: is there already and not an empty folder; remove it or name another", out);
-  }
+  check_is_free(out);
   return FolderWriter(model, out, std::move(plan)).write(num_threads, on_bytes);
 }
 

@@ -196,6 +196,12 @@ TEST(RoundedFolder, WhatItCannotDoIsRefusedBeforeAnythingIsWritten) {
             model + ": is there already and not an empty folder; remove it or name another");
   EXPECT_NE(refusal(model + "/tokenizer.json", out.path()).find("is no folder"), std::string::npos);
   EXPECT_NE(refusal(model + "/nowhere", out.path()).find("it is not there"), std::string::npos);
+  std::filesystem::create_directory(out.path() + "/killed");
+  out.write("killed/model.safetensors.12345678.tmp", "");
+  EXPECT_EQ(refusal(model, out.path() + "/killed"),
+            out.path() +
+                "/killed: holds model.safetensors.12345678.tmp, which is left of a run that was "
+                "killed; remove the folder, or name another");
   quantize(model, out.path() + "/a", RoundedFormat::kInt8);
   EXPECT_EQ(refusal(out.path() + "/a", out.path() + "/b"),
             out.path() + "/a: is quantised already; take the model as it was before");
@@ -328,6 +334,25 @@ TEST(RoundedFolder, WhatEndsItLeavesTheFolderAsItWas) {
       EXPECT_TRUE(std::filesystem::is_empty(out.path()));
     }
   }
+}
+
+TEST(RoundedFolder, ANumberThatIsNoneIsToldWithItsFile) {
+  const PlainCheckpoint checkpoint(DType::kFloat32);
+  const std::string model = checkpoint.write();
+  const TempDir out;
+  const std::string path = model + "/model.safetensors";
+  std::string file = read_text_file(path, 1 << 20);
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  const Json header = Json::parse(file.substr(8, size));
+  const char* const name = "model.layers.0.self_attn.q_proj.weight";
+  const size_t begin = header[name]["data_offsets"][0];
+  file.replace(8 + size + begin + 3 * 64 * 4, 4, "\xff\xff\xff\xff", 4);
+  checkpoint.dir.write("model.safetensors", file);
+  const Error error = error_of([&] { quantize(model, out.path(), RoundedFormat::kInt4); });
+  EXPECT_EQ(std::string(error.what()), path + ": tensor " + name +
+                                           ": row 3 has a number that is NaN or infinite; download "
+                                           "the file again, or use the model without rounding it");
 }
 
 // A file that can't be copied comes after the weights.

@@ -246,10 +246,11 @@ void check_offsets(const std::vector<SafetensorsEntry>& entries, uint64_t data_b
 
 }  // namespace
 
-void refuse_dtype(const std::string& path, std::string_view tensor, std::string_view type) {
+void refuse_dtype(const std::string& path, std::string_view tensor, std::string_view type,
+                  std::string_view hint) {
   throw_error(ErrorCode::kUnsupported,
-              "{}: tensor {} has dtype {}; only BF16, F16 and F32 can be loaded", path,
-              printable(tensor), printable(type));
+              "{}: tensor {} has dtype {}; only BF16, F16 and F32 can be loaded{}", path,
+              printable(tensor), printable(type), hint);
 }
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte> file,

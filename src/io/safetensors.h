@@ -34,8 +34,9 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte
 // index. Throws Error(kCorruptData).
 std::map<std::string, std::string> read_safetensors_index(const std::string& path);
 
-// What is said of a tensor that is not BF16, F16 or F32 and no part of a quantised matrix.
+// What is said of a tensor that is not BF16, F16 or F32 and no part of a quantised matrix. `hint`
+// ends the sentence.
 [[noreturn]] void refuse_dtype(const std::string& path, std::string_view tensor,
-                               std::string_view type);
+                               std::string_view type, std::string_view hint = "");
 
 }  // namespace nanovllm

@@ -69,7 +69,11 @@ class WeightStore::Impl {
     add_transposed();
     keep_text_part();
     for (const auto& [name, item] : items_) {
-      if (!item.is_known && !item.used) refuse_dtype(file_of(item).path(), name, item.format);
+      if (item.is_known || item.used) continue;
+      refuse_dtype(file_of(item).path(), name, item.format,
+                   quantization ? ""
+                                : ", and others only with the quantization_config that the "
+                                  "config.json of a quantised model has, and this one has not");
     }
   }
 

@@ -125,6 +125,18 @@ TEST(WeightStore, MissingAndMisshapenTensorsAreNamed) {
   EXPECT_EQ(store.unused(), std::vector<std::string>{"a"});
 }
 
+TEST(WeightStore, CodesWithoutAConfigThatTellsOfThemAreRefusedWithAHint) {
+  const TempDir dir;
+  const std::string path = dir.write(
+      "model.safetensors",
+      testing::safetensors_bytes(R"({"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}})", "ab"));
+  EXPECT_EQ(std::string(error_of([&] { const WeightStore store(dir.path()); }).what()),
+            path +
+                ": tensor a has dtype I8; only BF16, F16 and F32 can be loaded, and others only "
+                "with the quantization_config that the config.json of a quantised model has, and "
+                "this one has not");
+}
+
 TEST(WeightStore, ReadsShardsOfAnIndex) {
   const TempDir dir;
   dir.write("one.safetensors", one_tensor("a", 1, 2));
