@@ -102,7 +102,10 @@ class Quantize(CliTest):
         self.assertNotIn("weights stay quantised", result.stderr)
         self.assertEqual(result.returncode, 2)
         result = run("generate", MODEL, "-p", "x", "--quantization", "awq", *SMALL)
-        self.assertIn('quantization must be one of int8, int4, fp8, got "awq"; a checkpoint that is quantised tells itself how', result.stderr)
+        self.assertIn("is not quantised by awq; leave quantization out", result.stderr)
+        self.assertEqual(result.returncode, 2)
+        result = run("generate", MODEL, "-p", "x", "--quantization", "int3", *SMALL)
+        self.assertIn('quantization must be one of int8, int4, fp8, got "int3"; a checkpoint that is quantised tells itself how', result.stderr)
         result = run("generate", MODEL, "-p", "x", "--weight-layout", "plain", *SMALL)
         self.assertIn('weight_layout must be one of auto, bfloat16, got "plain"', result.stderr)
 
@@ -179,7 +182,8 @@ class Quantize(CliTest):
             result = run("info", model, "--json", "--quantization", "int8", "--tensor-parallel-size", ranks, "--kv-cache-memory", "8M")
             self.assertEqual(result.returncode, 0, result.stderr)
             because = f"{decoded} quantised matrices are decoded to bfloat16 while loading, because there is no kernel for codes of their shape"
-            self.assertEqual(result.stderr.splitlines(), [f"nanovllm: {model}: {because}"] if decoded else [])
+            rounded = f"nanovllm: {model}: weights are rounded to int8 while they are loaded; activations are bfloat16"
+            self.assertEqual(result.stderr.splitlines(), [rounded, f"nanovllm: {model}: {because}"] if decoded else [rounded])
 
     def test_info_tells_layouts_by_count_and_bytes(self):
         for flags in ((), ("--quantization", "int4"), ("--quantization", "int8", "--weight-layout", "bfloat16")):
@@ -193,6 +197,18 @@ class Quantize(CliTest):
                 self.assertLessEqual(set(layouts), {"plain", "12-bit codes"})
         text = run("info", MODEL, "--kv-cache-memory", "8M").stdout
         self.assertRegex(text, r"(?m)^layouts +(plain|12-bit codes): \d+ weights?, [\d.]+ MiB$")
+
+    def test_what_the_checkpoint_is_may_be_named(self):
+        gguf = GOLDENS / "data/gguf_llama.gguf"
+        out, _ = self.quantize("int8")
+        for model, name, words in ((MODEL, "none", None), (gguf, "gguf", "quantization gguf is the checkpoint's own and changes nothing"),
+                                   (out, "compressed-tensors", "quantization compressed-tensors is the checkpoint's own and changes nothing")):
+            plain = run("info", model, "--json", "--kv-cache-memory", "8M")
+            result = run("info", model, "--json", "--kv-cache-memory", "8M", "--quantization", name)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(lines(result.stdout)[0]["weight_layouts"], lines(plain.stdout)[0]["weight_layouts"])
+            self.assertEqual(result.stderr, (f"nanovllm: {model}: {words}\n" if words else "") + plain.stderr)
+        self.assertEqual(run("info", gguf, "--quantization", "awq", "--kv-cache-memory", "8M").returncode, 2)
 
     def test_an_fp8_folder_is_fp8_already(self):
         model = GOLDENS / "goldens/qwen3_fp8"

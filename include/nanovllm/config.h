@@ -68,8 +68,8 @@ struct EngineConfig {
   // are decoded to `dtype` while they are loaded, which takes more memory and is for comparisons.
   std::string weight_layout = "auto";
   // Rounds weights that are not quantised while they are loaded: "int8" or "int4", in groups of 32
-  // columns, or "fp8", a scale a row; the head is int8. Embeddings, norms and routers stay. Empty =
-  // weights are what the checkpoint has.
+  // columns, or "fp8", a scale a row; the head is int8. Embeddings, norms and routers stay. Empty,
+  // "none" or the method of a quantised checkpoint = weights are what the checkpoint has.
   std::string quantization;
   // Speculative decoding: what may follow is guessed and verified, several tokens a step, which
   // changes no token. A JSON object with vLLM's keys, the first of them "method": "suffix" copies

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "engine/speculative_config.h"
+#include "io/quantization_config.h"
 #include "io/rounded_matrix.h"
 
 namespace nanovllm {
@@ -70,7 +71,11 @@ void EngineConfig::validate() const {
   check_range("first_gpu", first_gpu, 0, 1 << 16);
   check_choice("dtype", dtype, {"auto", "bfloat16", "float32"});
   check_choice("weight_layout", weight_layout, {"auto", "bfloat16"});
-  if (!quantization.empty() && !parse_rounded_format(quantization)) {
+  // Whether it is the checkpoint's own method is told when that is loaded.
+  const bool is_quantization = quantization.empty() || quantization == "none" ||
+                               parse_rounded_format(quantization).has_value() ||
+                               is_quantization_method(quantization);
+  if (!is_quantization) {
     throw_error(ErrorCode::kInvalidArgument,
                 "quantization must be one of int8, int4, fp8, got \"{}\"; a checkpoint that is "
                 "quantised tells itself how: leave it out",

@@ -12,7 +12,8 @@ std::span<const ConfigField> config_table() {
        "auto (quantised weights stay so where kernels take them) or bfloat16 (all are decoded while they "
        "are loaded)"},
       {"quantization", &C::quantization,
-       "rounds the weights of a checkpoint that is not quantised: int8, int4 or fp8"},
+       "rounds the weights of a checkpoint that is not quantised: int8, int4 or fp8; none = not; of one "
+       "that is quantised, its own method, such as awq, may be named and changes nothing"},
       {"num_threads", &C::num_threads,
        "CPU threads; 0 = as many as affinity and cgroup limits allow"},
       {"max_model_len", &C::max_model_len,

@@ -177,24 +177,26 @@ void read_awq_or_gptq(const JsonFields& fields, QuantizationConfig& config) {
   config.scheme = {.num_bits = num_bits, .symmetric = false, .block_cols = group_size(fields, 128)};
 }
 
+struct Reader {
+  std::string_view name;
+  QuantizationMethod method;
+  void (*read)(const JsonFields&, QuantizationConfig&);
+};
+constexpr Reader kReaders[] = {
+    {"compressed-tensors", QuantizationMethod::kCompressedTensors, read_compressed_tensors},
+    {"fp8", QuantizationMethod::kFp8, read_fp8},
+    {"modelopt", QuantizationMethod::kModelOpt, read_modelopt},
+    {"awq", QuantizationMethod::kAwq, read_awq_or_gptq},
+    {"gptq", QuantizationMethod::kGptq, read_awq_or_gptq},
+    {"mxfp4", QuantizationMethod::kMxfp4, [](const JsonFields&, QuantizationConfig&) {}}};
+
 QuantizationConfig read(const JsonFields& fields, const std::string& method) {
-  struct Reader {
-    const char* name;
-    QuantizationMethod method;
-    void (*read)(const JsonFields&, QuantizationConfig&);
-  };
-  constexpr Reader kReaders[] = {
-      {"compressed-tensors", QuantizationMethod::kCompressedTensors, read_compressed_tensors},
-      {"fp8", QuantizationMethod::kFp8, read_fp8},
-      {"modelopt", QuantizationMethod::kModelOpt, read_modelopt},
-      {"awq", QuantizationMethod::kAwq, read_awq_or_gptq},
-      {"gptq", QuantizationMethod::kGptq, read_awq_or_gptq},
-      {"mxfp4", QuantizationMethod::kMxfp4, [](const JsonFields&, QuantizationConfig&) {}}};
   for (const Reader& reader : kReaders) {
     if (method != reader.name) continue;
     QuantizationConfig config;
     config.where = fields.where();
     config.method = reader.method;
+    config.name = reader.name;
     reader.read(fields, config);
     return config;
   }
@@ -246,6 +248,10 @@ std::optional<WeightScheme> QuantizationConfig::scheme_of(std::string_view modul
     }
   }
   return std::nullopt;
+}
+
+bool is_quantization_method(std::string_view name) {
+  return name == "gguf" || std::ranges::find(kReaders, name, &Reader::name) != std::end(kReaders);
 }
 
 std::optional<QuantizationConfig> load_quantization_config(const JsonFields& config,

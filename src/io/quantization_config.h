@@ -26,6 +26,7 @@ struct WeightScheme {
 
 struct QuantizationConfig {
   QuantizationMethod method = QuantizationMethod::kCompressedTensors;
+  std::string_view name = "";          // of the method, as config.json has it
   std::string where;                   // the file and the field, for messages
   bool zeros_are_less_by_one = false;  // of GPTQ's first version
   // Of other methods than compressed-tensors: of all modules that are quantised, which those are is
@@ -40,6 +41,9 @@ struct QuantizationConfig {
   // that does not compile or takes too long.
   std::optional<WeightScheme> scheme_of(std::string_view module) const;
 };
+
+// Whether a checkpoint's method may be called so; "gguf" is that of GGUF files.
+bool is_quantization_method(std::string_view name);
 
 // Reads config.json's quantization_config or compression_config, or ModelOpt's hf_quant_config.json
 // where there is none; nothing where there is neither. Throws Error: kUnsupported naming a format

@@ -11,6 +11,7 @@
 #include "backend/registry.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "io/gguf.h"
 
 namespace nanovllm {
 namespace {
@@ -75,7 +76,7 @@ void ModelRunner::load_model() {
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization,
                                            model_config_.gguf);
   const std::optional<RoundedFormat> rounded_to = rounding();
-  if (backend_->rank() == 0) tell_of_quantised_weights();
+  if (backend_->rank() == 0) tell_of_quantised_weights(rounded_to.has_value());
   if (const auto parts = weights_->ignored_parts(); !parts.empty() && backend_->rank() == 0) {
     print_message("nanovllm: {}: only the text part is loaded, without {}\n",
                   model_config_.model_dir, fmt::join(parts, ", "));
@@ -184,7 +185,18 @@ void ModelRunner::allocate_kv_cache(int num_blocks, int num_state_slots, int num
 }
 
 std::optional<RoundedFormat> ModelRunner::rounding() const {
-  const auto asked = parse_rounded_format(config_.quantization);
+  const std::string& name = config_.quantization;
+  const auto asked = parse_rounded_format(name);
+  if (!asked && is_quantization_method(name)) {
+    const bool is_own = model_config_.quantization
+                            ? name == model_config_.quantization->name
+                            : name == "gguf" && find_gguf(model_config_.model_dir).has_value();
+    if (is_own) return std::nullopt;
+    throw_error(ErrorCode::kInvalidArgument,
+                "{}: is not quantised by {}; leave quantization out, or take int8, int4 or fp8 to "
+                "round a model that is not quantised",
+                model_config_.model_dir, name);
+  }
   const std::string format = weights_->quantised_format();
   if (!asked || format.empty()) return asked;
   if (format == "FP8" && *asked == RoundedFormat::kFp8) return std::nullopt;
@@ -195,9 +207,17 @@ std::optional<RoundedFormat> ModelRunner::rounding() const {
       model_config_.model_dir, format);
 }
 
-void ModelRunner::tell_of_quantised_weights() const {
+void ModelRunner::tell_of_quantised_weights(bool are_rounded) const {
   const char* dtype = to_string(dtype_);
   const std::string& model = model_config_.model_dir;
+  if (are_rounded) {
+    print_message(
+        "nanovllm: {}: weights are rounded to {} while they are loaded; activations are {}\n",
+        model, config_.quantization, dtype);
+  } else if (is_quantization_method(config_.quantization)) {
+    print_message("nanovllm: {}: quantization {} is the checkpoint's own and changes nothing\n",
+                  model, config_.quantization);
+  }
   if (!keeps_codes()) {
     if (!model_config_.quantization) return;
     print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",

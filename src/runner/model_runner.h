@@ -72,7 +72,7 @@ class ModelRunner final : public Runner {
   }
   // Throws Error(kInvalidArgument) where the checkpoint is quantised already.
   std::optional<RoundedFormat> rounding() const;
-  void tell_of_quantised_weights() const;
+  void tell_of_quantised_weights(bool are_rounded) const;
   void allocate_slots();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;
