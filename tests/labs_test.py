@@ -8,7 +8,7 @@ import unittest
 BINARY = pathlib.Path(os.environ["NANOVLLM"])
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What depends on the machine: some of the sizes, and of a result line all but its counts.
-VARIABLE = re.compile(r'(?m)^((?:device|weights in memory|layouts|loaded in) +|\{"index":\d+,)(.*?)((?:,"num_prompt_tokens":.*)?)$')
+VARIABLE = re.compile(r'(?m)^((?:device|bits a weight|weights in memory|layouts|loaded in) +|\{"index":\d+,)(.*?)((?:,"num_prompt_tokens":.*)?)$')
 LEFT_OUT = "...\n"  # one line or more
 
 

@@ -191,11 +191,16 @@ class Quantize(CliTest):
             layouts = facts["weight_layouts"]
             self.assertLessEqual(set(layouts), {"plain", "12-bit codes", "group", "byte", "super"})
             self.assertGreaterEqual(sum(layout["weights"] for layout in layouts.values()), 8 * 4 + 1)
-            # The table of embeddings is none of them.
-            self.assertTrue(0 < sum(layout["bytes"] for layout in layouts.values()) < facts["weight_bytes"])
+            # Beside them are the table of embeddings, which stays in the file, and norms.
+            norms = facts["weight_bytes"] - facts["mapped_weight_bytes"] - sum(layout["bytes"] for layout in layouts.values())
+            self.assertTrue(0 <= norms < 1 << 16, norms)
+            self.assertEqual(facts["mapped_weight_bytes"], 2 * 4099 * 256)
+            self.assertAlmostEqual(facts["bits_per_weight_in_memory"], 8 * facts["weight_bytes"] / facts["num_parameters"])
             if "int4" not in flags:
                 self.assertLessEqual(set(layouts), {"plain", "12-bit codes"})
         text = run("info", MODEL, "--kv-cache-memory", "8M").stdout
+        self.assertRegex(text, r"(?m)^weights in memory +[\d.]+ MiB, and 2\.0 MiB of embeddings mapped from the file$")
+        self.assertRegex(text, r"(?m)^bits a weight +16\.\d\d in the file, [\d.]+ in memory; activations are bfloat16$")
         self.assertRegex(text, r"(?m)^layouts +(plain|12-bit codes): \d+ weights?, [\d.]+ MiB$")
 
     def test_what_the_checkpoint_is_may_be_named(self):

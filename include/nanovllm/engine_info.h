@@ -105,9 +105,11 @@ struct EngineInfo : EngineLimits {
   int64_t num_parameters = 0;
   // Those that are used for one token: of a mixture of experts, only the chosen experts'.
   int64_t num_active_parameters = 0;
-  // In memory.
+  // In memory, and where files are mapped.
   int64_t weight_bytes = 0;
-  // In the checkpoint; those with the most bytes first.
+  // Of these, the table of embeddings in the mapped file, of which a CPU reads the rows it needs.
+  int64_t mapped_weight_bytes = 0;
+  // In the checkpoint, of the tensors that the model reads; those with the most bytes first.
   std::vector<WeightFormat> weight_formats;
   // Of matrices in memory, without the table of embeddings; those with the most bytes first.
   std::vector<LayoutOfWeights> weight_layouts;

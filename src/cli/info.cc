@@ -32,12 +32,22 @@ std::string millions(int64_t count) {
   return fmt::format("{:.2f} M", static_cast<double>(count) / 1e6);
 }
 
-double bits_a_weight(const EngineInfo& facts) {
-  double bytes = 0;
-  for (const WeightFormat& format : facts.weight_formats) {
-    bytes += static_cast<double>(format.bytes);
-  }
-  return bytes * 8 / static_cast<double>(std::max<int64_t>(1, facts.num_parameters));
+double bits_a_weight(const EngineInfo& facts, int64_t bytes) {
+  return static_cast<double>(bytes) * 8 /
+         static_cast<double>(std::max<int64_t>(1, facts.num_parameters));
+}
+
+int64_t bytes_in_file(const EngineInfo& facts) {
+  int64_t bytes = 0;
+  for (const WeightFormat& format : facts.weight_formats) bytes += format.bytes;
+  return bytes;
+}
+
+std::string bytes_in_memory(const EngineInfo& facts) {
+  const std::string in_memory = mebibytes(facts.weight_bytes - facts.mapped_weight_bytes);
+  if (facts.mapped_weight_bytes == 0) return in_memory;
+  return fmt::format("{}, and {} of embeddings mapped from the file", in_memory,
+                     mebibytes(facts.mapped_weight_bytes));
 }
 
 void print_row(const char* name, const std::string& value) {
@@ -62,9 +72,10 @@ void print_formats(const EngineInfo& facts) {
                           mebibytes(format.bytes),
                           bits > 0 ? fmt::format(", in codes of {} bits in memory", bits) : ""));
   }
-  print_row("bits a weight",
-            fmt::format("{:.2f} in the file; computed in {}", bits_a_weight(facts), facts.dtype));
-  print_row("weights in memory", mebibytes(facts.weight_bytes));
+  print_row("bits a weight", fmt::format("{:.2f} in the file, {:.2f} in memory; activations are {}",
+                                         bits_a_weight(facts, bytes_in_file(facts)),
+                                         bits_a_weight(facts, facts.weight_bytes), facts.dtype));
+  print_row("weights in memory", bytes_in_memory(facts));
   std::vector<std::string> layouts;
   for (const LayoutOfWeights& layout : facts.weight_layouts) {
     layouts.push_back(fmt::format("{}: {}, {}", layout.name, counted(layout.num_weights, "weight"),
@@ -86,31 +97,34 @@ int info(const InfoOptions& options) {
     for (const LayoutOfWeights& layout : facts.weight_layouts) {
       layouts[layout.name] = {{"weights", layout.num_weights}, {"bytes", layout.bytes}};
     }
-    const nlohmann::ordered_json line = {{"model", options.model.name},
-                                         {"architecture", facts.architecture},
-                                         {"device", facts.device},
-                                         {"dtype", facts.dtype},
-                                         {"num_parameters", facts.num_parameters},
-                                         {"num_active_parameters", facts.num_active_parameters},
-                                         {"layers", facts.layers},
-                                         {"weight_formats", formats},
-                                         {"bits_per_weight", bits_a_weight(facts)},
-                                         {"weight_bytes", facts.weight_bytes},
-                                         {"weight_layouts", layouts},
-                                         {"vocab_size", facts.vocab_size},
-                                         {"max_model_len", facts.max_model_len},
-                                         {"kv_bytes_per_token", facts.kv_bytes_per_token},
-                                         {"kvcache_block_size", facts.kvcache_block_size},
-                                         {"num_kvcache_blocks", facts.num_kvcache_blocks},
-                                         {"kv_cache_bytes", facts.kv_cache_bytes},
-                                         {"kv_groups", facts.kv_groups},
-                                         {"num_states", facts.num_states},
-                                         {"num_kept_states", facts.num_kept_states},
-                                         {"state_cache_bytes", facts.state_cache_bytes},
-                                         {"full_length_requests", full_length_requests},
-                                         {"sizing", facts.sizing},
-                                         {"plan", facts.plan},
-                                         {"load_seconds", facts.load_seconds}};
+    const nlohmann::ordered_json line = {
+        {"model", options.model.name},
+        {"architecture", facts.architecture},
+        {"device", facts.device},
+        {"dtype", facts.dtype},
+        {"num_parameters", facts.num_parameters},
+        {"num_active_parameters", facts.num_active_parameters},
+        {"layers", facts.layers},
+        {"weight_formats", formats},
+        {"bits_per_weight", bits_a_weight(facts, bytes_in_file(facts))},
+        {"bits_per_weight_in_memory", bits_a_weight(facts, facts.weight_bytes)},
+        {"weight_bytes", facts.weight_bytes},
+        {"mapped_weight_bytes", facts.mapped_weight_bytes},
+        {"weight_layouts", layouts},
+        {"vocab_size", facts.vocab_size},
+        {"max_model_len", facts.max_model_len},
+        {"kv_bytes_per_token", facts.kv_bytes_per_token},
+        {"kvcache_block_size", facts.kvcache_block_size},
+        {"num_kvcache_blocks", facts.num_kvcache_blocks},
+        {"kv_cache_bytes", facts.kv_cache_bytes},
+        {"kv_groups", facts.kv_groups},
+        {"num_states", facts.num_states},
+        {"num_kept_states", facts.num_kept_states},
+        {"state_cache_bytes", facts.state_cache_bytes},
+        {"full_length_requests", full_length_requests},
+        {"sizing", facts.sizing},
+        {"plan", facts.plan},
+        {"load_seconds", facts.load_seconds}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }

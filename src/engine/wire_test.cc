@@ -102,6 +102,7 @@ class Random {
     info.num_parameters = number();
     info.num_active_parameters = number();
     info.weight_bytes = number();
+    info.mapped_weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
     info.weight_layouts = list([&] {
       return LayoutOfWeights{text(), number(), number(), number()};

@@ -118,9 +118,10 @@ class WeightStore::Impl {
     return bytes;
   }
 
-  std::vector<WeightFormat> formats() const {
+  std::vector<WeightFormat> formats(bool only_used) const {
     std::map<std::string, WeightFormat> by_name;
     for (const auto& [name, item] : items_) {
+      if (only_used && !item.used.load(std::memory_order_relaxed)) continue;
       WeightFormat& format = by_name[item.format];
       format.name = item.format;
       ++format.num_tensors;
@@ -134,7 +135,7 @@ class WeightStore::Impl {
   }
 
   std::string quantised_format() const {
-    for (const WeightFormat& format : formats()) {
+    for (const WeightFormat& format : formats(false)) {
       const bool is_quantised = std::ranges::any_of(items_, [&](const auto& item) {
         return item.second.is_quantised && item.second.format == format.name;
       });
@@ -391,7 +392,8 @@ StoredTensor WeightStore::get(std::string_view name,
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 std::vector<std::string> WeightStore::ignored_parts() const { return impl_->ignored_parts(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
-std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }
+std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(false); }
+std::vector<WeightFormat> WeightStore::formats_in_use() const { return impl_->formats(true); }
 std::string WeightStore::quantised_format() const { return impl_->quantised_format(); }
 std::vector<MatricesWithoutLayout> WeightStore::without_layout() const {
   return impl_->without_layout();

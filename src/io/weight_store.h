@@ -58,8 +58,9 @@ class WeightStore {
   // that a text model gives its tensors.
   std::vector<std::string> ignored_parts() const;
   int64_t total_bytes() const;
-  // Those with the most bytes first.
+  // Those with the most bytes first; of all tensors, or of those that were asked for.
   std::vector<WeightFormat> formats() const;
+  std::vector<WeightFormat> formats_in_use() const;
   // The quantised one with the most bytes; empty = all tensors are plain numbers.
   std::string quantised_format() const;
   // By reason.

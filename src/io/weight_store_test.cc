@@ -123,6 +123,10 @@ TEST(WeightStore, MissingAndMisshapenTensorsAreNamed) {
   EXPECT_EQ(std::string(misshapen.what()),
             path + ": tensor a has shape [2], but config.json asks for [2, 1]");
   EXPECT_EQ(store.unused(), std::vector<std::string>{"a"});
+  EXPECT_EQ(store.formats(), (std::vector<WeightFormat>{{"F32", 1, 8}}));
+  EXPECT_TRUE(store.formats_in_use().empty());
+  store.get("a", {2});
+  EXPECT_EQ(store.formats_in_use(), store.formats());
 }
 
 TEST(WeightStore, CodesWithoutAConfigThatTellsOfThemAreRefusedWithAHint) {

@@ -36,6 +36,7 @@ class Decoder final : public Model {
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  int64_t mapped_weight_bytes() const override { return mapped_weight_bytes_; }
   std::vector<LayoutUse> weight_layouts() const override {
     std::vector<LayoutUse> uses = program_->weight_layouts();
     add_layouts_of(uses, *head_);
@@ -67,6 +68,7 @@ class Decoder final : public Model {
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
+  int64_t mapped_weight_bytes_ = 0;
   StackWork work_;
   WeightStorage storage_;
 
@@ -121,7 +123,8 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   allocate(context);
   num_parameters_ = loader.num_parameters();
   num_active_parameters_ = num_parameters_ - num_idle_parameters(options);
-  weight_bytes_ = loader.weight_bytes() + program_->weight_bytes();
+  mapped_weight_bytes_ = loader.mapped_bytes();
+  weight_bytes_ = mapped_weight_bytes_ + loader.weight_bytes() + program_->weight_bytes();
 }
 
 LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& options,

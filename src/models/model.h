@@ -51,8 +51,10 @@ class Model {
   virtual int64_t num_parameters() const = 0;
   // Those that are used for one token: of a mixture of experts, only the chosen experts'.
   virtual int64_t num_active_parameters() const = 0;
-  // In memory, of this rank.
+  // In memory and where files are mapped, of this rank.
   virtual int64_t weight_bytes() const = 0;
+  // Of these, where files are mapped.
+  virtual int64_t mapped_weight_bytes() const = 0;
   // Of matrices, without the table of embeddings.
   virtual std::vector<LayoutUse> weight_layouts() const = 0;
   // Of this rank's layers, without embedding and head.

@@ -171,7 +171,7 @@ void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
   if (context_.backend.traits().shares_host_memory) {
     const int64_t bytes =
         context_.weights.get(slice.name + ".weight", {slice.rows, slice.cols}).bytes;
-    weight_bytes_ += bytes / slice.rows * out->host.rows;
+    mapped_bytes_ += bytes / slice.rows * out->host.rows;
   } else {
     weight_bytes_ += static_cast<int64_t>(out->rows.bytes());
     tables_.push_back(out);

@@ -87,6 +87,7 @@ class WeightLoader {
   int64_t num_parameters() const { return num_parameters_; }  // of the whole model
   // On this rank, after finish(). Does not count the weights that matrix() gave, but their biases.
   int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t mapped_bytes() const { return mapped_bytes_; }  // of a table that stays in the file
 
  private:
   struct Product {
@@ -115,6 +116,7 @@ class WeightLoader {
   std::set<std::string> counted_;  // names of tensors; a tied one is asked for twice
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;
+  int64_t mapped_bytes_ = 0;
 };
 
 }  // namespace nanovllm

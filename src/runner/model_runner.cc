@@ -247,7 +247,8 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.num_parameters = model_->num_parameters();
   info.num_active_parameters = model_->num_active_parameters();
   info.weight_bytes = model_->weight_bytes();
-  info.weight_formats = weights_->formats();
+  info.mapped_weight_bytes = model_->mapped_weight_bytes();
+  info.weight_formats = weights_->formats_in_use();
   info.weight_layouts = {};
   for (const LayoutUse& use : model_->weight_layouts()) {
     info.weight_layouts.push_back(

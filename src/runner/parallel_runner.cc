@@ -199,6 +199,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
   info.device = fmt::format("{} x {}", num_ranks, info.device);
   for (const EngineInfo& other : std::span(infos).subspan(1)) {
     info.weight_bytes += other.weight_bytes;
+    info.mapped_weight_bytes += other.mapped_weight_bytes;
     for (const LayoutOfWeights& layout : other.weight_layouts) {
       const auto same = std::ranges::find(info.weight_layouts, layout.name, &LayoutOfWeights::name);
       if (same == info.weight_layouts.end()) {
