@@ -1,6 +1,7 @@
 """Files, pipes and signals around the real binary."""
 import ctypes
 import json
+import math
 import os
 import pathlib
 import pty
@@ -9,6 +10,7 @@ import resource
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -304,6 +306,34 @@ class Streams(CliTest):
         self.assertEqual((process.returncode, out), (130, ""))
         os.close(terminal)
         os.close(other_end)
+
+    def test_ctrl_c_while_a_model_is_loaded_is_told(self):
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        config = json.loads((model / "config.json").read_text())
+        small, config["intermediate_size"] = config["intermediate_size"], 24576  # rounding that takes seconds
+        (model / "config.json").write_text(json.dumps(config))
+        data = (model / "model.safetensors").read_bytes()
+        header, end = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]]), 0
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            if ".mlp." in name:
+                entry["shape"] = [24576 if n == small else n for n in entry["shape"]]
+            size = 2 * math.prod(entry["shape"])
+            entry["data_offsets"], end = [end, end + size], end + size
+        text = json.dumps(header).encode()
+        with open(model / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + end)
+        for command, *rest in (["info"], ["generate", "-p", "x"], ["chat", "-m", "x"]):
+            process = subprocess.Popen([BINARY, command, str(model), *rest, "--quantization", "int4", "--num-threads", "1"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while process.poll() is None and not is_caught(process.pid, signal.SIGINT):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=300)
+            self.assertEqual((process.returncode, out), (130, ""), error)
+            self.assertRegex(error.splitlines()[-1], "^nanovllm: interrupted")
 
     def interrupt_a_long_step(self, *command, ready=lambda: True):
         """What Ctrl-C gives in a step of many seconds: the time until the end, status and messages."""

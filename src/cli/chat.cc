@@ -109,7 +109,7 @@ class Chat {
         template_(load_template(options.model.path, options.chat_template, !options.tools.empty())),
         tools_(load_tools(options.tools)),
         kwargs_(parse_kwargs(options.template_kwargs)),
-        engine_(options.model.path, options.engine),
+        engine_(load_engine(options.model.path, options.engine)),
         room_(engine_.info().max_num_tokens()) {
     SamplingParams defaults = engine_.default_sampling_params();
     defaults.max_tokens = room_;

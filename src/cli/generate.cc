@@ -59,7 +59,7 @@ class Generation {
         template_(options.chat_template.empty()
                       ? nullptr
                       : load_template(options.model.path, options.chat_template, false)),
-        engine_(options.model.path, options.engine),
+        engine_(load_engine(options.model.path, options.engine)),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         json_(options.json || !options.input.empty() || !options.output.empty()),
         streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&

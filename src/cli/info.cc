@@ -85,7 +85,7 @@ void print_formats(const EngineInfo& facts) {
 }
 
 int info(const InfoOptions& options) {
-  const LLMEngine engine(options.model.path, options.engine);
+  const LLMEngine engine = load_engine(options.model.path, options.engine);
   const EngineInfo& facts = engine.info();
   const int64_t full_length_requests = facts.num_full_length_sequences();
   if (options.json) {

@@ -45,6 +45,9 @@ int run_command(const Command& command) {
   } catch (const PullInterrupted&) {
     print_error("interrupted; what has come is kept, and the next pull goes on from there");
     return kExitInterrupted;
+  } catch (const LoadInterrupted&) {
+    print_error("interrupted");
+    return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     print_error(fmt::format(
         "out of memory{}: use a smaller model, or lower --kv-cache-memory, --max-model-len, "

@@ -63,6 +63,13 @@ std::string pull(const std::string& name, PullOptions options, bool quiet) {
   return path;
 }
 
+LLMEngine load_engine(const std::string& model, const EngineConfig& config) {
+  const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
+  LLMEngine engine(model, config);
+  if (InterruptGuard::interrupted()) throw LoadInterrupted();
+  return engine;
+}
+
 PullDisplay::PullDisplay(std::string name, bool enabled)
     : name_(std::move(name)), enabled_(enabled), in_place_(is_terminal(stderr)) {}
 

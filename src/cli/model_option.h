@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nanovllm/hub.h"
+#include "nanovllm/llm_engine.h"
 
 namespace nanovllm::cli {
 
@@ -29,6 +30,13 @@ struct PullInterrupted {};
 
 // resolve_model() for people: with progress on stderr, unless `quiet`. Throws PullInterrupted.
 std::string pull(const std::string& name, PullOptions options, bool quiet);
+
+// Ctrl-C while a model is loaded.
+struct LoadInterrupted {};
+
+// The engine of a model. Ctrl-C ends the program, or throws LoadInterrupted where that was over
+// before: both with a line and status 130.
+LLMEngine load_engine(const std::string& model, const EngineConfig& config);
 
 // "1.50 GB", decimal, as the hub's pages have it.
 std::string shown_bytes(int64_t bytes);
