@@ -350,10 +350,13 @@ class Streams(CliTest):
         self.assertEqual((process.returncode, out), (130, ""))
         self.assertEqual(error.splitlines()[-1], "nanovllm: interrupted; what was written is whole, and what was running is lost")
 
+    def long_requests(self):
+        """Prompts of which nobody can wait for another's beginning."""
+        return "".join(json.dumps({"prompt_token_ids": [i] * 1000}) + "\n" for i in range(5, 21))
+
     def test_ctrl_c_ends_at_once_while_a_step_runs(self):
         target = self.path("out.jsonl")
-        request = json.dumps({"prompt_token_ids": [5] * 1000})
-        source = self.path("in.jsonl", "bad\n" * 3 + f"{request}\n" * 16)  # what is refused is told before the step
+        source = self.path("in.jsonl", "bad\n" * 3 + self.long_requests())  # what is refused is told before the step
         for resume in ([], ["--resume"]):
             self.interrupt_a_long_step("generate", MODEL, "--input", source, "--output", target, *resume,
                                        ready=lambda: target.exists() and target.read_text().count("\n") == 3)
@@ -363,8 +366,7 @@ class Streams(CliTest):
     def test_ctrl_c_in_a_long_step_leaves_a_whole_trace(self):
         target, trace = self.path("out.jsonl"), self.path("trace.json")
         short = json.dumps({"prompt": "Hi", "sampling_params": {"max_tokens": 150, "ignore_eos": True}})  # steps of more than a flush
-        long = json.dumps({"prompt_token_ids": [5] * 1000})
-        source = self.path("in.jsonl", f"{short}\n" * 16 + f"{long}\n" * 16)
+        source = self.path("in.jsonl", f"{short}\n" * 16 + self.long_requests())
         self.interrupt_a_long_step("generate", MODEL, "--input", source, "--output", target, "--trace", trace, "--max-num-seqs", "16",
                                    ready=lambda: target.exists() and target.read_text().count("\n") == 16)
         steps = [event for event in json.loads(trace.read_text()) if event.get("name") == "step"]
