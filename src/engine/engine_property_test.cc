@@ -333,7 +333,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   if (drafts != DraftKind::kNone && max_num_batched_tokens >= 4 &&
       max_num_batched_tokens > max_num_seqs) {
     for (size_t count = drafts == DraftKind::kAnyNumber ? 0 : 1; count <= 4; ++count) {
-      EXPECT_GT(num_times_drawn[count], 10) << count << " tokens";
+      EXPECT_GT(num_times_drawn[count], test::full_or_reduced(10, 1)) << count << " tokens";
     }
   }
 }
