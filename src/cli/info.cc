@@ -44,7 +44,7 @@ int64_t bytes_in_file(const EngineInfo& facts) {
 }
 
 std::string bytes_in_memory(const EngineInfo& facts) {
-  const std::string in_memory = mebibytes(facts.weight_bytes - facts.mapped_weight_bytes);
+  std::string in_memory = mebibytes(facts.weight_bytes - facts.mapped_weight_bytes);
   if (facts.mapped_weight_bytes == 0) return in_memory;
   return fmt::format("{}, and {} of embeddings mapped from the file", in_memory,
                      mebibytes(facts.mapped_weight_bytes));

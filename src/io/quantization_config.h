@@ -26,7 +26,7 @@ struct WeightScheme {
 
 struct QuantizationConfig {
   QuantizationMethod method = QuantizationMethod::kCompressedTensors;
-  std::string_view name = "";          // of the method, as config.json has it
+  std::string_view name = {};          // of the method, as config.json has it
   std::string where;                   // the file and the field, for messages
   bool zeros_are_less_by_one = false;  // of GPTQ's first version
   // Of other methods than compressed-tensors: of all modules that are quantised, which those are is
