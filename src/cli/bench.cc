@@ -73,6 +73,7 @@ SamplingParams fixed_length(double temperature, int num_tokens) {
 struct PhaseTimes {
   double prefill_seconds = 0, decode_seconds = 0, mixed_seconds = 0;
   int64_t prefill_tokens = 0, decode_tokens = 0;
+
   void add(const StepStats& step) {
     if (step.num_prefill_tokens > 0 && step.num_decode_tokens > 0) {
       mixed_seconds += step.seconds;

@@ -12,8 +12,7 @@ constexpr double kMemoryOfSteps = 0.75;
 // A number of rows that was slow once is tried again: what was measured counts for less with every
 // step since.
 constexpr double kForgetting = 0.9995;
-// Steps of more rows tell nothing of what drafts cost, and of fewer each number is known by itself.
-constexpr int kMostRows = 1024, kExactRows = 32;
+constexpr int kExactRows = 32;  // up to which each number is known by itself
 
 // Numbers of rows that count as one: an eighth of a power of two apart.
 int rounded(int num_rows) {
@@ -47,7 +46,7 @@ void DraftPlanner::learn(const DraftTokens& draft, std::span<const int32_t> toke
 
 void DraftPlanner::learn_step(int num_rows, double seconds) {
   ++num_steps_;
-  if (num_rows < 1 || num_rows > kMostRows || seconds <= 0) return;
+  if (num_rows < 1 || seconds <= 0) return;
   num_rows = rounded(num_rows);
   const auto place = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
   if (place == measured_.end() || place->num_rows != num_rows) {
@@ -75,13 +74,12 @@ double DraftPlanner::seconds(int num_rows) const {
   return now(below) + share * (now(*above) - now(below));
 }
 
-void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_rows, int num_draws,
-                       int most_rows) {
+void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_decodes, int most_rows) {
   slots_.clear();
-  if (measured_.empty() || measured_.front().num_rows > num_rows) {
+  if (measured_.empty() || measured_.front().num_rows > num_decodes) {
     most_rows = 0;  // what a step takes without drafts comes first
   } else {
-    most_rows = std::min(most_rows, 2 * measured_.back().num_rows - num_rows);
+    most_rows = std::min(most_rows, 2 * measured_.back().num_rows - num_decodes);
   }
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
@@ -96,11 +94,11 @@ void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_rows, int n
     return a.probability != b.probability ? a.probability > b.probability : a.draft < b.draft;
   });
   if (std::ssize(slots_) > most_rows) slots_.resize(std::max(0, most_rows));
-  double tokens = num_draws, best = tokens / seconds(num_rows);
+  double tokens = num_decodes, best = tokens / seconds(num_decodes);
   size_t num_slots = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
     tokens += slots_[i].probability;
-    const double rate = tokens / seconds(num_rows + static_cast<int>(i) + 1);
+    const double rate = tokens / seconds(num_decodes + static_cast<int>(i) + 1);
     if (rate <= best) continue;
     best = rate;
     num_slots = i + 1;

@@ -18,11 +18,12 @@ class DraftPlanner {
   // Tokens that are expected to come less often are not verified.
   explicit DraftPlanner(double least_probability = 0) : least_probability_(least_probability) {}
 
-  // Cuts the drafts. The step has num_rows rows without them, draws num_draws tokens, and may have
-  // most_rows rows more.
-  void cut(std::span<DraftTokens* const> drafts, int num_rows, int num_draws, int most_rows);
+  // Cuts the drafts of a step in which num_decodes sequences decode, which has room for most_rows
+  // rows more.
+  void cut(std::span<DraftTokens* const> drafts, int num_decodes, int most_rows);
   // A draft, whole, be it verified or not, and the tokens that came in its place.
   void learn(const DraftTokens& draft, std::span<const int32_t> tokens);
+  // A step in which sequences decode and nothing else is computed.
   void learn_step(int num_rows, double seconds);
 
   // The probability that a token with so much evidence comes where those before it came.

@@ -32,7 +32,7 @@ std::vector<size_t> lengths(DraftPlanner& planner, std::vector<DraftTokens> draf
   std::vector<DraftTokens*> pointers;
   for (DraftTokens& draft : drafts) pointers.push_back(&draft);
   const auto count = static_cast<int>(drafts.size());
-  planner.cut(pointers, count, count, most_rows);
+  planner.cut(pointers, count, most_rows);
   std::vector<size_t> lengths;
   for (const DraftTokens& draft : drafts) lengths.push_back(draft.ids.size());
   return lengths;

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "engine/engine_test_support.h"
 
 namespace nanovllm {
 namespace {
+
+using namespace std::chrono_literals;
 
 // Greedy continuations, of which the one of index `wrong` is another token.
 auto greedy_drafts(int count, int wrong = -1) {
@@ -98,6 +101,21 @@ TEST_P(Drafts, AVerificationEndsWithItsChunk) {
   engine.core->add_request(prompt_of(9), in_deltas(greedy(24)));
   // From token 10 to 16, 24 and 32.
   EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 7, 8, 8}));
+}
+
+TEST_P(Drafts, APromptThatTookLongKeepsNobodyFromThem) {
+  FakeEngine engine = make({.drafter = greedy_drafts(3), .draft_planner = DraftPlanner()});
+  engine.core->add_request(prompt_of(9), greedy(60));
+  engine.runner->time_per_token = 5ms;
+  engine.core->step();
+  engine.runner->time_per_token = 0ms;
+  engine.runner->step_time = 1ms;
+  int num_accepted = 0;
+  while (!engine.core->is_finished()) {
+    engine.core->step();
+    num_accepted += engine.core->last_step().num_accepted_tokens();
+  }
+  EXPECT_GT(num_accepted, 20);
 }
 
 TEST_P(Drafts, AStopInTheMiddleDropsTheRest) {

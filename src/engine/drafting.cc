@@ -14,8 +14,10 @@ Completion& completion_of(const ScheduledSequence& entry) {
   return *sequence.request->completions()[sequence.index];
 }
 
-bool draws(const ScheduledSequence& entry) {
-  return entry.sequence->num_computed_tokens + entry.num_new_tokens == entry.sequence->num_tokens();
+// Whether it computes the last token that is known of it, and nothing else.
+bool decodes(const ScheduledSequence& entry) {
+  return entry.num_new_tokens == 1 &&
+         entry.sequence->num_computed_tokens + 1 == entry.sequence->num_tokens();
 }
 
 }  // namespace
@@ -23,8 +25,8 @@ bool draws(const ScheduledSequence& entry) {
 void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tokens) {
   int num_rows = 0;
   for (const ScheduledSequence& entry : scheduled) num_rows += entry.num_new_tokens;
-  const auto num_draws = static_cast<int>(std::ranges::count_if(scheduled, draws));
-  const int limit = parts_.most_tokens(num_draws);
+  const auto num_decodes = static_cast<int>(std::ranges::count_if(scheduled, decodes));
+  const int limit = parts_.most_tokens(num_decodes);
   requests_.clear();
   entries_.clear();
   for (ScheduledSequence& entry : scheduled) {
@@ -44,7 +46,7 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
     completion.proposed = draft;
     drafts_.push_back(&draft);
   }
-  cut(num_rows, num_draws, max_num_tokens - num_rows);
+  cut(num_decodes, max_num_tokens - num_rows);
   for (size_t i = 0; i < requests_.size(); ++i) {
     Completion& completion = completion_of(*entries_[i]);
     make_room(completion, requests_[i].draft.ids);
@@ -71,7 +73,7 @@ void Drafting::put_decodes_first(std::span<ScheduledSequence> scheduled) {
 // layers take none of the next chunk: the state at its beginning would have taken in a guess.
 int Drafting::most_for(const ScheduledSequence& entry, int limit) const {
   const Sequence& sequence = *entry.sequence;
-  if (entry.num_new_tokens != 1 || !draws(entry) || sequence.num_pending_tokens > 0) return 0;
+  if (!decodes(entry) || sequence.num_pending_tokens > 0) return 0;
   int most = std::min(limit, sequence.max_num_tokens - sequence.num_tokens() - 1);
   if (blocks_.has_states()) {
     const auto& [num_slots, num_logs, chunk, max_drafts] = blocks_.states().size();
@@ -80,9 +82,9 @@ int Drafting::most_for(const ScheduledSequence& entry, int limit) const {
   return most;
 }
 
-void Drafting::cut(int num_rows, int num_draws, int num_left) {
+void Drafting::cut(int num_decodes, int num_left) {
   if (parts_.planner) {
-    parts_.planner->cut(drafts_, num_rows, num_draws, num_left);
+    parts_.planner->cut(drafts_, num_decodes, num_left);
     return;
   }
   for (DraftTokens* draft : drafts_) {
@@ -108,8 +110,10 @@ void Drafting::collected(Completion& completion, int num_known) {
   }
 }
 
-void Drafting::step_took(int num_rows, double seconds) {
-  if (parts_.planner) parts_.planner->learn_step(num_rows, seconds);
+void Drafting::learn(const StepStats& step) {
+  if (parts_.planner && step.num_prefill_tokens == 0) {
+    parts_.planner->learn_step(step.num_decode_tokens, step.seconds);
+  }
 }
 
 }  // namespace nanovllm

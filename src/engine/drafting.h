@@ -37,13 +37,14 @@ class Drafting {
   // To be called when a step was collected that the completion was in, before which it had
   // num_known tokens.
   void collected(Completion& completion, int num_known);
-  void step_took(int num_rows, double seconds);
+  // What a step took. Prompts hide what rows of drafts cost, and the first one is slow.
+  void learn(const StepStats& step);
   void ended(const Completion& completion) const noexcept { parts_.drafter->ended(completion); }
 
  private:
   void put_decodes_first(std::span<ScheduledSequence> scheduled);
   int most_for(const ScheduledSequence& entry, int limit) const;
-  void cut(int num_rows, int num_draws, int num_left);
+  void cut(int num_decodes, int num_left);
   void make_room(Completion& completion, std::vector<int32_t>& ids);
 
   DraftingParts parts_;

@@ -376,10 +376,7 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_total_blocks = blocks_.num_blocks();
   last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
   learn_cost();
-  if (drafting_) {
-    drafting_->step_took(last_step_.num_prefill_tokens + last_step_.num_decode_tokens,
-                         last_step_.seconds);
-  }
+  if (drafting_) drafting_->learn(last_step_);
   for (const auto& observer : parts_.observers) {
     observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
   }
