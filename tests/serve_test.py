@@ -594,6 +594,33 @@ class Healing(ServeTest):
             server.wait_ready()  # a stream may have had all its tokens when its worker was killed
         server.wait_for(r"\n\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z nanovllm: Worker 0 was ended by SIGKILL\. It is started again; ")
 
+    def test_with_drafts_the_answer_is_the_same_when_a_worker_is_killed(self):
+        story = "Once upon a time there was a little dog. The dog was very happy. " * 4
+        body = {**STORY, "prompt": story, "max_tokens": 200, "logprobs": 2, "stream_options": {"include_usage": True}}
+        bodies = [{**body, "temperature": temperature, "seed": 3} for temperature in (0, 0.7)]
+
+        def added(events):
+            choices = [choice for event in events[:-1] for choice in event["choices"]]
+            logprobs = [value for choice in choices for value in choice["logprobs"]["token_logprobs"]]
+            return text_of(events), logprobs, choices[-1]["finish_reason"], {**events[-2]["usage"], "prompt_tokens_details": None}
+
+        plain = self.serve("--deterministic")
+        wanted = [added(list(plain.stream("/v1/completions", body))) for body in bodies]
+        server = self.serve("--deterministic", "--speculative-config", '{"method": "suffix"}')
+        for body, whole in zip(bodies, wanted):
+            stream = server.stream("/v1/completions", body)
+            events = list(stream)
+            self.assertEqual(added(events), whole)
+            self.assertGreater(max(len(choice["logprobs"]["token_logprobs"]) for event in events[:-1] for choice in event["choices"]), 2)
+            self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 0)
+            for count in (1, 10, 25):
+                stream = server.stream("/v1/completions", body)
+                events = list(itertools.islice(stream, count))
+                os.kill(server.workers()[0], signal.SIGKILL)
+                events += list(stream)
+                self.assertEqual(added(events), whole, count)
+                server.wait_ready()
+
     def test_without_a_worker_it_says_so_and_ends(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

@@ -1,0 +1,299 @@
+// Drafts change no token, through the whole engine: 200 requests that ask for everything get the
+// same from every drafter, whether it copies, knows nothing or knows the future, as without one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/outputs_testing.h"
+#include "base/testing.h"
+#include "engine/engine_core.h"
+#include "engine/speculative_config.h"
+#include "models/load_config.h"
+#include "nanovllm/llm.h"
+#include "nanovllm/tokenizer.h"
+#include "runner/parallel_runner.h"
+
+namespace nanovllm {
+namespace {
+
+using Outputs = std::vector<RequestOutput>;
+
+constexpr int kNumRequests = test::full_or_reduced(200, 60);
+constexpr int kVocabSize = 4099;
+constexpr int kMostDrafts = 12;
+
+std::string demo() { return test::source_path("models/demo"); }
+
+const Tokenizer& demo_tokenizer() {
+  static const auto tokenizer = Tokenizer::load(demo());
+  return *tokenizer;
+}
+
+class MixedRequests {
+ public:
+  MixedRequests() {
+    for (int i = 0; i < kNumRequests; ++i) {
+      prompts.emplace_back(prompt());
+      params.push_back(any_params(i));
+      add_rule(params.back(), i % 8);
+    }
+  }
+
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+
+ private:
+  int pick(int n) { return static_cast<int>(rng_() % static_cast<unsigned>(n)); }
+  bool one_in(int n) { return pick(n) == 0; }
+
+  // Stories that begin alike, of a few sentences that come again.
+  std::string prompt() {
+    const std::string sentences[] = {
+        "Once upon a time there was a little dog.", " Lily liked to play in the park with her mom.",
+        " The dog was very happy.", " \"Hello!\" said the bird.", " Tim had a big red ball."};
+    std::string text = sentences[0];
+    for (int i = pick(7); i > 0; --i) text += sentences[pick(5)];
+    return one_in(3) ? text.substr(0, 1 + pick(static_cast<int>(text.size()) - 1)) : text;
+  }
+
+  SamplingParams any_params(int number) {
+    SamplingParams p;
+    p.temperature = one_in(2) ? 0 : 0.3 + 0.1 * pick(12);
+    if (p.temperature > 0 && one_in(4)) p.n = 2 + pick(2);
+    if (!one_in(3)) p.seed = number / 2;
+    p.max_tokens = 1 + pick(30);
+    if (one_in(3)) p.min_tokens = pick(p.max_tokens + 1);
+    p.ignore_eos = one_in(2);
+    if (one_in(3)) p.top_p = 0.8;
+    if (one_in(4)) p.top_k = 1 + pick(40);
+    if (one_in(4)) p.min_p = 0.02 * pick(10);
+    if (one_in(4)) p.presence_penalty = 0.5 * (pick(7) - 3);
+    if (one_in(4)) p.frequency_penalty = 0.5 * (pick(7) - 3);
+    if (one_in(4)) p.repetition_penalty = 0.9 + 0.1 * pick(6);
+    if (one_in(4)) p.logit_bias = {{pick(kVocabSize), -100}, {260 + pick(100), 3}};
+    if (one_in(4)) p.stop = {" and", "dog", one_in(2) ? "." : "he "};
+    p.include_stop_str_in_output = one_in(2);
+    if (one_in(4)) p.stop_token_ids = {260 + pick(200), 300 + pick(200)};
+    if (one_in(4)) p.bad_words = {"dog", "the", "was very", "little girl"};
+    if (one_in(3)) p.logprobs = pick(6);
+    if (one_in(8)) p.prompt_logprobs = pick(3);
+    if (one_in(6)) p.cache_salt = one_in(2) ? "one" : "two";
+    p.skip_special_tokens = one_in(2);
+    p.priority = pick(3) - 1;
+    p.output_kind = static_cast<RequestOutputKind>(pick(3));
+    return p;
+  }
+
+  void add_rule(SamplingParams& p, int kind) {
+    const auto structured = [&]() -> StructuredOutputsParams& {
+      p.max_tokens += 20;
+      return p.structured_outputs.emplace();
+    };
+    switch (kind) {
+      case 0:
+        structured().regex = "(The|A) (cat|dog|bird)( [a-z]{1,8}){2,5}\\.";
+        break;
+      case 1: {
+        StructuredOutputsParams& rule = structured();
+        rule.json = R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9},
+            "likes": {"type": "array", "items": {"enum": ["cats", "dogs"]}, "maxItems": 3}},
+          "required": ["name", "likes"], "additionalProperties": false})";
+        rule.disable_any_whitespace = one_in(2);
+        break;
+      }
+      case 2:
+        structured().choice = {"yes, the dog is happy", "no", "yes"};
+        break;
+      case 3:
+        structured().grammar = R"(root ::= "[" [a-z]+ ("," [a-z]+)* "]")";
+        break;
+      case 4:
+        p.thinking_token_budget = pick(12);
+        p.thinking_tags = ThinkingTags{demo_tokenizer().encode(" The"),
+                                       demo_tokenizer().encode(". The end."), pick(3) - 1};
+        break;
+      case 5: {
+        std::vector<int32_t>& allowed = p.allowed_token_ids.emplace();
+        for (int32_t id = pick(3); id < kVocabSize; id += 3) allowed.push_back(id);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+
+  std::mt19937 rng_{55};
+};
+
+const MixedRequests& mixed() {
+  static const MixedRequests requests;
+  return requests;
+}
+
+// Whatever was asked, some ids.
+class RandomDrafter final : public Drafter {
+ public:
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& request : requests) {
+      const int count = std::min(request.most, static_cast<int>(rng_() % kMostDrafts));
+      for (int i = 0; i < count; ++i) {
+        request.draft.ids.push_back(static_cast<int32_t>(rng_() % kVocabSize));
+      }
+    }
+  }
+  void ended(const Sequence& /*sequence*/) noexcept override {}
+
+ private:
+  std::mt19937 rng_{1};
+};
+
+// What each completion of each request turned out to be, beginning with request 0.
+class Prophet final : public Drafter {
+ public:
+  explicit Prophet(const Outputs& future) : future_(future) {}
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& request : requests) {
+      const Sequence& sequence = *request.sequence;
+      const auto& ids = future_.at(sequence.request_id).outputs.at(sequence.index).token_ids;
+      const auto begin = ids.begin() + std::ssize(sequence.output());
+      request.draft.ids.assign(begin,
+                               begin + std::min(ids.end() - begin, std::ptrdiff_t{request.most}));
+    }
+  }
+  void ended(const Sequence& /*sequence*/) noexcept override {}
+
+ private:
+  const Outputs& future_;
+};
+
+// All that is proposed is verified, however seldom it comes.
+DraftingParts all_of(std::unique_ptr<Drafter> drafter) {
+  DraftingParts parts;
+  parts.drafter = std::move(drafter);
+  return parts;
+}
+
+DraftingParts all_of(const char* config) {
+  return all_of(make_drafting(*parse_speculative_config(config)).drafter);
+}
+
+struct EngineShape {
+  std::string name;
+  int max_num_batched_tokens = 512;
+  int max_num_seqs = 256;
+  int block_size = 16;
+  int num_blocks = 2048;
+  bool enable_prefix_caching = true;
+  int num_rounds = 1;
+};
+
+struct Generated {
+  Outputs outputs;  // of all rounds
+  int64_t num_draft_tokens = 0, num_accepted_tokens = 0, num_steps = 0;
+  int64_t num_preemptions = 0, num_cached_tokens = 0;
+};
+
+LLM load_demo(const EngineShape& shape, DraftingParts drafting) {
+  EngineConfig config;
+  config.device = "cpu";
+  config.num_threads = 2;
+  config.max_model_len = 160;
+  config.max_num_batched_tokens = shape.max_num_batched_tokens;
+  config.max_num_seqs = shape.max_num_seqs;
+  config.kvcache_block_size = shape.block_size;
+  config.num_kvcache_blocks = shape.num_blocks;
+  config.enable_prefix_caching = shape.enable_prefix_caching;
+  config.scheduling_policy = "priority";
+  config.validate();
+  const ModelConfig model = load_model_config(demo());
+  EngineParts parts;
+  parts.config = config;
+  parts.model_dir = demo();
+  parts.eos_token_ids = model.eos_token_ids;
+  parts.runner = make_runner(model, config, parts.info);
+  parts.tokenizer = Tokenizer::load(demo());
+  parts.drafting = std::move(drafting);
+  auto core = std::make_unique<EngineCore>(std::move(parts));
+  core->withhold_remarks();
+  return LLM(LLMEngine(std::move(core)));
+}
+
+Generated generate(const EngineShape& shape, DraftingParts drafting) {
+  LLM llm = load_demo(shape, std::move(drafting));
+  Generated all;
+  const auto count = [&](const auto& /*changed*/, const StepStats& step) {
+    ++all.num_steps;
+    all.num_draft_tokens += step.num_draft_tokens;
+    all.num_accepted_tokens += step.num_accepted_tokens();
+    all.num_preemptions += step.num_preemptions;
+    return true;
+  };
+  for (int round = 0; round < shape.num_rounds; ++round) {
+    for (RequestOutput& output : llm.generate(mixed().prompts, mixed().params, count)) {
+      all.num_cached_tokens += output.num_cached_tokens;
+      all.outputs.push_back(std::move(output));
+    }
+  }
+  return all;
+}
+
+const Generated& without_drafts() {
+  static const Generated generated = generate({.name = "usual", .num_rounds = 2}, {});
+  return generated;
+}
+
+class LlmDrafts : public ::testing::TestWithParam<EngineShape> {};
+
+TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
+  const EngineShape& shape = GetParam();
+  const Outputs& both_rounds = without_drafts().outputs;
+  const Outputs expected(both_rounds.begin(),
+                         both_rounds.begin() + shape.num_rounds * int64_t{kNumRequests});
+  const auto expect_same = [&](const char* drafter, DraftingParts parts) {
+    SCOPED_TRACE(drafter);
+    const Generated got = generate(shape, std::move(parts));
+    test::expect_equal(got.outputs, expected);
+    EXPECT_EQ(got.num_preemptions > 0, shape.num_blocks < 100);
+    EXPECT_EQ(got.num_cached_tokens > 0, shape.enable_prefix_caching);
+    return got;
+  };
+  const Generated none = expect_same("none", {});
+  const Generated ngram = expect_same(
+      "ngram", all_of(R"({"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 2,)"
+                      R"( "prompt_lookup_min": 1})"));
+  const Generated suffix = expect_same(
+      "suffix", all_of(R"({"method": "suffix", "suffix_decoding_max_spec_factor": 4})"));
+  const Generated random = expect_same("random", all_of(std::make_unique<RandomDrafter>()));
+  const Generated prophet = expect_same("prophet", all_of(std::make_unique<Prophet>(expected)));
+  // Each must have met what it is about.
+  EXPECT_EQ(none.num_draft_tokens, 0);
+  for (const Generated* copied : {&ngram, &suffix}) {
+    EXPECT_GT(copied->num_accepted_tokens, kNumRequests / 2);
+    EXPECT_GT(copied->num_draft_tokens - copied->num_accepted_tokens, kNumRequests);
+  }
+  EXPECT_GT(random.num_draft_tokens, kNumRequests);
+  EXPECT_GT(prophet.num_accepted_tokens, kNumRequests);
+  EXPECT_EQ(prophet.num_accepted_tokens, prophet.num_draft_tokens);
+  EXPECT_LT(prophet.num_steps, none.num_steps);
+}
+
+std::vector<EngineShape> shapes() {
+  const std::vector<EngineShape> all = {
+      {.name = "usual", .num_rounds = 2},
+      {.name = "chunks", .max_num_batched_tokens = 19, .max_num_seqs = 7},
+      {.name = "alone", .max_num_seqs = 1, .block_size = 32, .enable_prefix_caching = false},
+      {.name = "preemption", .max_num_batched_tokens = 64, .num_blocks = 40},
+      {.name = "uncached", .block_size = 48, .num_blocks = 20, .enable_prefix_caching = false}};
+  return test::full_or_reduced(all, {all[1], all[3]});
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LlmDrafts, ::testing::ValuesIn(shapes()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace nanovllm
