@@ -152,7 +152,7 @@ def offences(root: pathlib.Path):
             for below in ALLOWED[layer]:
                 allowed |= ALLOWED[below]
             if layer in {"models", "runner", "engine", "api"}:
-                allowed |= {"backend", "models", "runner"}
+                allowed |= {"ops", "backend", "models", "runner"}
         elif layer == "io" and families is not None:
             for name in families_in(text, families):
                 yield f"{path}: names the family {name}, of which only its file in src/models knows"

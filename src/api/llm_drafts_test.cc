@@ -4,19 +4,17 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "api/drafts_testing.h"
 #include "api/outputs_testing.h"
 #include "base/testing.h"
-#include "engine/engine_core.h"
-#include "engine/speculative_config.h"
-#include "models/load_config.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/tokenizer.h"
-#include "runner/parallel_runner.h"
 
 namespace nanovllm {
 namespace {
@@ -25,13 +23,18 @@ using Outputs = std::vector<RequestOutput>;
 
 constexpr int kNumRequests = test::full_or_reduced(200, 60);
 constexpr int kVocabSize = 4099;
-constexpr int kMostDrafts = 12;
 
 std::string demo() { return test::source_path("models/demo"); }
 
 const Tokenizer& demo_tokenizer() {
   static const auto tokenizer = Tokenizer::load(demo());
   return *tokenizer;
+}
+
+std::vector<int32_t> demo_ids() {
+  std::vector<int32_t> ids(kVocabSize);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
 }
 
 class MixedRequests {
@@ -135,23 +138,6 @@ const MixedRequests& mixed() {
   return requests;
 }
 
-// Whatever was asked, some ids.
-class RandomDrafter final : public Drafter {
- public:
-  void propose(std::span<DraftRequest> requests) override {
-    for (DraftRequest& request : requests) {
-      const int count = std::min(request.most, static_cast<int>(rng_() % kMostDrafts));
-      for (int i = 0; i < count; ++i) {
-        request.draft.ids.push_back(static_cast<int32_t>(rng_() % kVocabSize));
-      }
-    }
-  }
-  void ended(const Sequence& /*sequence*/) noexcept override {}
-
- private:
-  std::mt19937 rng_{1};
-};
-
 // What each completion of each request turned out to be, beginning with request 0.
 class Prophet final : public Drafter {
  public:
@@ -170,17 +156,6 @@ class Prophet final : public Drafter {
  private:
   const Outputs& future_;
 };
-
-// All that is proposed is verified, however seldom it comes.
-DraftingParts all_of(std::unique_ptr<Drafter> drafter) {
-  DraftingParts parts;
-  parts.drafter = std::move(drafter);
-  return parts;
-}
-
-DraftingParts all_of(const char* config) {
-  return all_of(make_drafting(*parse_speculative_config(config)).drafter);
-}
 
 struct EngineShape {
   std::string name;
@@ -209,18 +184,10 @@ LLM load_demo(const EngineShape& shape, DraftingParts drafting) {
   config.num_kvcache_blocks = shape.num_blocks;
   config.enable_prefix_caching = shape.enable_prefix_caching;
   config.scheduling_policy = "priority";
-  config.validate();
-  const ModelConfig model = load_model_config(demo());
-  EngineParts parts;
-  parts.config = config;
-  parts.model_dir = demo();
-  parts.eos_token_ids = model.eos_token_ids;
-  parts.runner = make_runner(model, config, parts.info);
+  EngineParts parts = test::parts_of(demo(), config);
   parts.tokenizer = Tokenizer::load(demo());
   parts.drafting = std::move(drafting);
-  auto core = std::make_unique<EngineCore>(std::move(parts));
-  core->withhold_remarks();
-  return LLM(LLMEngine(std::move(core)));
+  return test::llm_of(std::move(parts));
 }
 
 Generated generate(const EngineShape& shape, DraftingParts drafting) {
@@ -264,12 +231,15 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
   };
   const Generated none = expect_same("none", {});
   const Generated ngram = expect_same(
-      "ngram", all_of(R"({"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 2,)"
-                      R"( "prompt_lookup_min": 1})"));
+      "ngram",
+      test::all_of(R"({"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 2,)"
+                   R"( "prompt_lookup_min": 1})"));
   const Generated suffix = expect_same(
-      "suffix", all_of(R"({"method": "suffix", "suffix_decoding_max_spec_factor": 4})"));
-  const Generated random = expect_same("random", all_of(std::make_unique<RandomDrafter>()));
-  const Generated prophet = expect_same("prophet", all_of(std::make_unique<Prophet>(expected)));
+      "suffix", test::all_of(R"({"method": "suffix", "suffix_decoding_max_spec_factor": 4})"));
+  const Generated random =
+      expect_same("random", test::all_of(std::make_unique<test::RandomDrafter>(demo_ids())));
+  const Generated prophet =
+      expect_same("prophet", test::all_of(std::make_unique<Prophet>(expected)));
   // Each must have met what it is about.
   EXPECT_EQ(none.num_draft_tokens, 0);
   for (const Generated* copied : {&ngram, &suffix}) {
