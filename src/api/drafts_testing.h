@@ -44,7 +44,7 @@ inline DraftingParts all_of(std::unique_ptr<Drafter> drafter) {
 }
 
 inline DraftingParts all_of(const char* config) {
-  return all_of(make_drafting(*parse_speculative_config(config)).drafter);
+  return all_of(make_drafting(*parse_speculative_config(config), nullptr).drafter);
 }
 
 // Up to 11 of these ids, whatever was asked.

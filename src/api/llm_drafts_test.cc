@@ -13,6 +13,7 @@
 #include "api/drafts_testing.h"
 #include "api/outputs_testing.h"
 #include "base/testing.h"
+#include "engine/grammar_drafter.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/tokenizer.h"
 
@@ -240,6 +241,10 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
       expect_same("random", test::all_of(std::make_unique<test::RandomDrafter>(demo_ids())));
   const Generated prophet =
       expect_same("prophet", test::all_of(std::make_unique<Prophet>(expected)));
+  DraftingParts several = test::all_of(std::make_unique<test::RandomDrafter>(demo_ids()));
+  several.others.push_back(std::make_unique<GrammarDrafter>(demo_tokenizer()));
+  several.others.push_back(std::make_unique<Prophet>(expected));
+  expect_same("several", std::move(several));
   // Each must have met what it is about.
   EXPECT_EQ(none.num_draft_tokens, 0);
   for (const Generated* copied : {&ngram, &suffix}) {
@@ -250,6 +255,30 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
   EXPECT_GT(prophet.num_accepted_tokens, kNumRequests);
   EXPECT_EQ(prophet.num_accepted_tokens, prophet.num_draft_tokens);
   EXPECT_LT(prophet.num_steps, none.num_steps);
+}
+
+// In the tokens that the tokenizer has for it, most of which the model takes.
+TEST(GrammarDrafts, ForcedTextComesInFewSteps) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 60;
+  params.structured_outputs.emplace().regex =
+      "The (cat|dog) was very happy because she had found a big red ball in the park\\.";
+  const EngineShape shape = {.name = "usual"};
+  const std::vector<Prompt> prompts = {"Once upon a time there was a dog."};
+  const auto plain = load_demo(shape, {}).generate(prompts, params);
+  DraftingParts forced = test::all_of(std::make_unique<GrammarDrafter>(demo_tokenizer()));
+  Generated counts;
+  const auto drafted = load_demo(shape, std::move(forced))
+                           .generate(prompts, params, [&](const auto&, const StepStats& step) {
+                             ++counts.num_steps;
+                             counts.num_accepted_tokens += step.num_accepted_tokens();
+                             return true;
+                           });
+  test::expect_equal(drafted, plain);
+  EXPECT_EQ(drafted[0].outputs[0].finish_reason, FinishReason::kStop);
+  EXPECT_GT(counts.num_accepted_tokens, 12);
+  EXPECT_LT(counts.num_steps, 6);
 }
 
 std::vector<EngineShape> shapes() {

@@ -187,6 +187,11 @@ bool Constraint::depends_on(int num_pending) const {
   return thought_end_->num_missing() <= static_cast<size_t>(num_pending);
 }
 
+std::string Constraint::forced_text(size_t most) const {
+  const bool may_think = place_ == Place::kBeginning;
+  return binds() && !may_think ? rules_->grammar->forced_text(state_, most) : "";
+}
+
 bool Constraint::may_end() const { return binds() && rules_->grammar->is_accepting(state_); }
 
 TokenMask Constraint::mask(bool is_before_min_tokens) const {

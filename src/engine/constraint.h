@@ -97,6 +97,8 @@ class Constraint {
     return is_in_thought() ? std::span(rules_->banned_in_thought) : std::span<const int32_t>();
   }
   bool is_in_text() const { return rules_->grammar != nullptr && place_ == Place::kText; }
+  // Text that must follow, up to `most` bytes of it; empty where there is a choice.
+  std::string forced_text(size_t most) const;
   // Whether what the next token may be depends on the last `num_pending` ones.
   bool depends_on(int num_pending) const;
   // Whether the text is complete here.

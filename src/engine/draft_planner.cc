@@ -28,16 +28,27 @@ int DraftPlanner::class_of(int evidence) {
   return static_cast<int>(std::ranges::lower_bound(kLast, evidence) - kLast.begin());
 }
 
-double DraftPlanner::probability(int evidence) const {
-  const Guess& guess = guesses_[class_of(evidence)];
+double DraftPlanner::probability(int evidence, int drafter) const {
+  const Guesses& guesses = drafter < std::ssize(guesses_) ? guesses_[drafter] : kAtFirst;
+  const Guess& guess = guesses[class_of(evidence)];
   return guess.hits / guess.tries;
 }
 
+double DraftPlanner::expected_length(const DraftTokens& draft) const {
+  double survival = 1, length = 0;
+  for (size_t i = 0; i < draft.ids.size(); ++i) {
+    survival *= probability(draft.evidence + static_cast<int>(i), draft.drafter);
+    length += survival;
+  }
+  return length;
+}
+
 void DraftPlanner::learn(const DraftTokens& draft, std::span<const int32_t> tokens) {
+  while (std::ssize(guesses_) <= draft.drafter) guesses_.push_back(kAtFirst);
   const size_t count = std::min(draft.ids.size(), tokens.size());
   for (size_t i = 0; i < count; ++i) {
     const bool is_hit = draft.ids[i] == tokens[i];
-    Guess& guess = guesses_[class_of(draft.evidence + static_cast<int>(i))];
+    Guess& guess = guesses_[draft.drafter][class_of(draft.evidence + static_cast<int>(i))];
     guess.hits = kMemoryOfTokens * guess.hits + (is_hit ? 1 : 0);
     guess.tries = kMemoryOfTokens * guess.tries + 1;
     if (!is_hit) return;
@@ -84,7 +95,7 @@ void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_decodes, in
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
     for (size_t i = 0; i < drafts[d]->ids.size(); ++i) {
-      survival *= probability(drafts[d]->evidence + static_cast<int>(i));
+      survival *= probability(drafts[d]->evidence + static_cast<int>(i), drafts[d]->drafter);
       if (survival < least_probability_) break;
       slots_.push_back({survival, d});
     }

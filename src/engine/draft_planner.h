@@ -27,7 +27,9 @@ class DraftPlanner {
   void learn_step(int num_rows, double seconds);
 
   // The probability that a token with so much evidence comes where those before it came.
-  double probability(int evidence) const;
+  double probability(int evidence, int drafter = 0) const;
+  // Of its tokens that come, were it verified to its end.
+  double expected_length(const DraftTokens& draft) const;
   // Of a step with so many rows; 0 = nothing is known yet.
   double seconds(int num_rows) const;
 
@@ -51,8 +53,10 @@ class DraftPlanner {
   double now(const Measured& measured) const;
 
   double least_probability_;
-  std::array<Guess, kNumClasses> guesses_ = {
+  using Guesses = std::array<Guess, kNumClasses>;
+  static constexpr Guesses kAtFirst = {
       {{.6, 2}, {.9, 2}, {1.1, 2}, {1.2, 2}, {1.3, 2}, {1.5, 2}, {1.7, 2}, {1.8, 2}}};
+  std::vector<Guesses> guesses_;    // by drafter, as far as they have proposed anything
   std::vector<Measured> measured_;  // by num_rows
   int64_t num_steps_ = 0;
   std::vector<Slot> slots_;  // reused

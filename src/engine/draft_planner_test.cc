@@ -56,6 +56,18 @@ TEST(DraftPlanner, LearnsHowOftenTokensComeByTheirEvidence) {
   EXPECT_EQ(other.probability(4), of_four);
 }
 
+TEST(DraftPlanner, LearnsOfEachDrafterByItself) {
+  DraftPlanner planner;
+  const double at_first = planner.probability(2, 1);
+  for (int i = 0; i < 2000; ++i) planner.learn({{1, 2}, 2, 3}, Ids{1, 2});
+  EXPECT_NEAR(planner.probability(2, 3), 1, 0.01);
+  EXPECT_EQ(planner.probability(2, 1), at_first);
+  EXPECT_EQ(planner.probability(2, 9), at_first);
+  EXPECT_NEAR(planner.expected_length({{1, 2}, 2, 3}), 2, 0.01);
+  EXPECT_NEAR(planner.expected_length({{1, 2}, 2, 1}),
+              at_first + at_first * planner.probability(3, 1), 1e-9);
+}
+
 TEST(DraftPlanner, LearnsWhatStepsTake) {
   DraftPlanner planner;
   EXPECT_EQ(planner.seconds(1), 0);

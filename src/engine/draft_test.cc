@@ -118,6 +118,28 @@ TEST_P(Drafts, APromptThatTookLongKeepsNobodyFromThem) {
   EXPECT_GT(num_accepted, 20);
 }
 
+TEST_P(Drafts, ASequenceTakesTheDraftOfWhichMostIsExpected) {
+  // The longer one, where nothing is known of either.
+  FakeEngine unlearned = make({.drafter = greedy_drafts(2), .other_drafters = {greedy_drafts(3)}});
+  unlearned.core->add_request(prompt_of(9), in_deltas(greedy(9)));
+  EXPECT_EQ(steps_of(*unlearned.core), (std::vector<size_t>{1, 4, 4}));
+  // Those whose were right, also where they are shorter.
+  DraftPlanner planner;
+  for (int i = 0; i < 100; ++i) {
+    planner.learn({{1, 2, 3, 4, 5, 6}, 0, 0}, Ids{1, 9});
+    planner.learn({{1, 2}, 0, 2}, Ids{1, 2});
+    planner.learn_step(1, 1);
+    planner.learn_step(2, 1);
+    planner.learn_step(8, 1);
+  }
+  FakeEngine engine = make({.drafter = greedy_drafts(6, 1),
+                            .other_drafters = {greedy_drafts(0), greedy_drafts(2)},
+                            .draft_planner = planner});
+  engine.runner->step_time = 1ms;
+  engine.core->add_request(prompt_of(9), in_deltas(greedy(7)));
+  EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 3, 3}));
+}
+
 TEST_P(Drafts, AStopInTheMiddleDropsTheRest) {
   const Ids expected = greedy_tokens(prompt_of(9), 20);
   for (int last = 1; last < 8; ++last) {

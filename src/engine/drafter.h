@@ -14,6 +14,8 @@ struct DraftTokens {
   std::vector<int32_t> ids;
   // How many tokens speak for the first one; each is one more for the next.
   int evidence = 0;
+  // Which of an engine's drafters proposed them; filled in by Drafting.
+  int drafter = 0;
 };
 
 struct DraftRequest {

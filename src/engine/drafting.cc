@@ -9,11 +9,6 @@ namespace nanovllm {
 
 namespace {
 
-Completion& completion_of(const ScheduledSequence& entry) {
-  const Sequence& sequence = *entry.sequence;
-  return *sequence.request->completions()[sequence.index];
-}
-
 // Whether it computes the last token that is known of it, and nothing else.
 bool decodes(const ScheduledSequence& entry) {
   return entry.num_new_tokens == 1 &&
@@ -37,23 +32,53 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
   }
   if (requests_.empty()) return;
   parts_.drafter->propose(requests_);
-  drafts_.clear();
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    Completion& completion = completion_of(*entries_[i]);
-    DraftTokens& draft = requests_[i].draft;
-    NANOVLLM_CHECK(std::ssize(draft.ids) <= requests_[i].most);
-    completion.request->cut_draft(completion, draft.ids);
-    completion.proposed = draft;
-    drafts_.push_back(&draft);
+  for (DraftRequest& request : requests_) {
+    completion_of(*request.sequence).proposed.clear();  // of a step that was given up
+    take(request, 0);
   }
+  ask_others();
+  drafts_.clear();
+  for (DraftRequest& request : requests_) drafts_.push_back(&request.draft);
   cut(num_decodes, max_num_tokens - num_rows);
   for (size_t i = 0; i < requests_.size(); ++i) {
-    Completion& completion = completion_of(*entries_[i]);
+    Completion& completion = completion_of(*entries_[i]->sequence);
     make_room(completion, requests_[i].draft.ids);
     completion.draft_ids = std::move(requests_[i].draft.ids);
     entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
   }
   put_decodes_first(scheduled);
+}
+
+// Cuts what was proposed to what may come, and notes it.
+void Drafting::take(DraftRequest& request, int drafter) {
+  DraftTokens& draft = request.draft;
+  NANOVLLM_CHECK(std::ssize(draft.ids) <= request.most);
+  Completion& completion = completion_of(*request.sequence);
+  completion.request->cut_draft(completion, draft.ids);
+  draft.drafter = drafter;
+  if (!draft.ids.empty()) completion.proposed.push_back(draft);
+}
+
+void Drafting::ask_others() {
+  for (size_t i = 0; i < parts_.others.size(); ++i) {
+    rivals_.clear();
+    for (const DraftRequest& request : requests_) {
+      rivals_.push_back({.sequence = request.sequence, .most = request.most});
+    }
+    parts_.others[i]->propose(rivals_);
+    for (size_t r = 0; r < rivals_.size(); ++r) {
+      take(rivals_[r], static_cast<int>(i) + 1);
+      DraftTokens& best = requests_[r].draft;
+      if (expected_length(rivals_[r].draft) > expected_length(best)) {
+        best = std::move(rivals_[r].draft);
+      }
+    }
+  }
+}
+
+double Drafting::expected_length(const DraftTokens& draft) const {
+  return parts_.planner ? parts_.planner->expected_length(draft)
+                        : static_cast<double>(draft.ids.size());
 }
 
 void Drafting::put_decodes_first(std::span<ScheduledSequence> scheduled) {
@@ -103,11 +128,16 @@ void Drafting::make_room(Completion& completion, std::vector<int32_t>& ids) {
 }
 
 void Drafting::collected(Completion& completion, int num_known) {
-  if (completion.proposed.ids.empty()) return;
-  const DraftTokens draft = std::exchange(completion.proposed, {});
   if (parts_.planner) {
-    parts_.planner->learn(draft, std::span(completion.token_ids).subspan(num_known));
+    const auto tokens = std::span(completion.token_ids).subspan(num_known);
+    for (const DraftTokens& draft : completion.proposed) parts_.planner->learn(draft, tokens);
   }
+  completion.proposed.clear();
+}
+
+void Drafting::ended(const Completion& completion) const noexcept {
+  parts_.drafter->ended(completion);
+  for (const auto& other : parts_.others) other->ended(completion);
 }
 
 void Drafting::learn(const StepStats& step) {

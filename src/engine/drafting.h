@@ -19,6 +19,8 @@ inline constexpr int kMostDraftTokens = 32;
 
 struct DraftingParts {
   std::unique_ptr<Drafter> drafter;
+  // They propose too: a sequence takes the draft of which the most tokens are expected.
+  std::vector<std::unique_ptr<Drafter>> others = {};
   // Most tokens of a draft where so many sequences decode.
   std::function<int(int)> most_tokens = [](int) { return kMostDraftTokens; };
   // None: all that is proposed is verified, as far as there is room.
@@ -39,9 +41,12 @@ class Drafting {
   void collected(Completion& completion, int num_known);
   // What a step took. Prompts hide what rows of drafts cost, and the first one is slow.
   void learn(const StepStats& step);
-  void ended(const Completion& completion) const noexcept { parts_.drafter->ended(completion); }
+  void ended(const Completion& completion) const noexcept;
 
  private:
+  void take(DraftRequest& request, int drafter);
+  void ask_others();
+  double expected_length(const DraftTokens& draft) const;
   void put_decodes_first(std::span<ScheduledSequence> scheduled);
   int most_for(const ScheduledSequence& entry, int limit) const;
   void cut(int num_decodes, int num_left);
@@ -50,6 +55,7 @@ class Drafting {
   DraftingParts parts_;
   BlockManager& blocks_;
   std::vector<DraftRequest> requests_;  // reused, as those below
+  std::vector<DraftRequest> rivals_;
   std::vector<ScheduledSequence*> entries_;
   std::vector<DraftTokens*> drafts_;
   std::vector<ScheduledSequence> others_;

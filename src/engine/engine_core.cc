@@ -32,10 +32,6 @@ RequestPreparer preparer_of(EngineParts& parts, const GrammarCompiler* grammars)
   return preparer;
 }
 
-Completion& completion_of(const Sequence& sequence) {
-  return *sequence.request->completions()[sequence.index];
-}
-
 }  // namespace
 
 EngineCore::EngineCore(EngineParts parts)

@@ -368,6 +368,7 @@ struct FakeEngineOptions {
   std::vector<int> kv_windows = {0};
   StatePoolSize states = {};
   FunctionDrafter::Function drafter = {};
+  std::vector<FunctionDrafter::Function> other_drafters = {};
   std::optional<DraftPlanner> draft_planner = {};
 };
 
@@ -398,6 +399,9 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.tokenizer = std::move(tokenizer);
   if (options.drafter) {
     parts.drafting.drafter = std::make_unique<FunctionDrafter>(options.drafter);
+    for (const auto& other : options.other_drafters) {
+      parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
+    }
     parts.drafting.planner = options.draft_planner;
   }
   auto runner =

@@ -76,7 +76,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
       throw_error(ErrorCode::kUnsupported,
                   "speculative_config works on a CPU only; leave it out, or use --device cpu.");
     }
-    parts.drafting = make_drafting(*speculative);
+    parts.drafting = make_drafting(*speculative, parts.tokenizer.get());
   }
   // Not before: a model that can't be loaded leaves an older trace as it is.
   if (!config.trace_file.empty()) {

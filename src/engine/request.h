@@ -33,9 +33,8 @@ struct Completion : Sequence {
   std::optional<Constraint> constraint;    // of a request with rules
   std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
-  // What was proposed when its step was submitted, of which draft_ids are the part that is
-  // computed.
-  DraftTokens proposed;
+  // What was proposed when its step was submitted; draft_ids are a part of one of them.
+  std::vector<DraftTokens> proposed;
   std::string text;
   size_t num_decoded_bytes = 0;  // of text, and of what is held back for a stop string
   std::vector<TokenMark> marks;  // in both
@@ -152,5 +151,9 @@ class Request {
   Clock::time_point added_at_, last_token_at_;
   RequestMetrics metrics_;
 };
+
+inline Completion& completion_of(const Sequence& sequence) {
+  return *sequence.request->completions()[sequence.index];
+}
 
 }  // namespace nanovllm

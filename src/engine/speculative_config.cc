@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "engine/grammar_drafter.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -134,10 +135,13 @@ std::optional<SpeculativeConfig> parse_speculative_config(const std::string& jso
   }
 }
 
-DraftingParts make_drafting(const SpeculativeConfig& config) {
-  return {.drafter = std::make_unique<SuffixDrafter>(config.suffix),
-          .most_tokens = [config](int num_sequences) { return config.most_tokens(num_sequences); },
-          .planner = DraftPlanner(config.min_token_prob)};
+DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* tokenizer) {
+  DraftingParts parts;
+  parts.drafter = std::make_unique<SuffixDrafter>(config.suffix);
+  if (tokenizer != nullptr) parts.others.push_back(std::make_unique<GrammarDrafter>(*tokenizer));
+  parts.most_tokens = [config](int num_sequences) { return config.most_tokens(num_sequences); };
+  parts.planner.emplace(config.min_token_prob);
+  return parts;
 }
 
 }  // namespace nanovllm

@@ -28,6 +28,8 @@ struct SpeculativeConfig {
 // the key.
 std::optional<SpeculativeConfig> parse_speculative_config(const std::string& json);
 
-DraftingParts make_drafting(const SpeculativeConfig& config);
+// What a method proposes, and text that grammars force. `tokenizer` must outlive it; null = there
+// is none, and so are no grammars.
+DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* tokenizer);
 
 }  // namespace nanovllm

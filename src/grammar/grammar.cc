@@ -86,6 +86,24 @@ bool Grammar::has_next(GrammarState state) const {
   return std::ranges::any_of(*mask(state), [](uint32_t word) { return word != 0; });
 }
 
+std::string Grammar::forced_text(GrammarState state, size_t most) const {
+  std::string text;
+  while (text.size() < most && !is_accepting(state)) {
+    int num_ways = 0;
+    char only = 0;
+    for (int byte = 0; byte < 256 && num_ways < 2; ++byte) {
+      const auto value = static_cast<uint8_t>(byte);
+      if (is_dead(parts_->automaton.next(state, value))) continue;
+      only = static_cast<char>(value);
+      ++num_ways;
+    }
+    if (num_ways != 1 || grammar::TokenIndex::has_symbol({&only, 1})) break;
+    text += only;
+    state = advance(state, text.substr(text.size() - 1));
+  }
+  return text;
+}
+
 bool Grammar::is_dead(GrammarState state) const { return state <= kOutgrown; }
 bool Grammar::is_outgrown(GrammarState state) const { return state == kOutgrown; }
 

@@ -42,6 +42,9 @@ class Grammar {
   bool is_accepting(GrammarState state) const;
   // Whether some token may follow: mask() has one. Costs far less where tokens of one byte do.
   bool has_next(GrammarState state) const;
+  // Text that must follow, up to `most` bytes of it, which may end within a character: as far as
+  // there is one way to go on and the text can't end. No marks are in it.
+  std::string forced_text(GrammarState state, size_t most) const;
   // Whether nothing may follow, for the text is wrong already or the automaton is outgrown.
   bool is_dead(GrammarState state) const;
   // Whether states became too many for the grammar's bounds of memory and work: a dead state that

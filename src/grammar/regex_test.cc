@@ -40,6 +40,21 @@ TEST(Regex, MatchesTheWholeText) {
       compile_regex_text);
 }
 
+TEST(Regex, TextIsForcedAsFarAsThereIsOneWayToGoOn) {
+  const auto forced = [](const std::string& pattern, std::string_view text, size_t most = 100) {
+    const auto grammar = demo_compiler().regex(pattern);
+    return grammar->forced_text(grammar->advance(grammar->start(), text), most);
+  };
+  EXPECT_EQ(forced("abc(de|fg)h?", ""), "abc");
+  EXPECT_EQ(forced("abc(de|fg)h?", "", 2), "ab");
+  EXPECT_EQ(forced("abc(de|fg)h?", "abc"), "");
+  EXPECT_EQ(forced("abc(de|fg)h?", "abcf"), "g");
+  EXPECT_EQ(forced("abc(de|fg)h?", "abcfg"), "");  // it may end here
+  EXPECT_EQ(forced("abc(de|fg)h?", "x"), "");
+  EXPECT_EQ(forced("a(é|à)", ""), "a\xC3");
+  EXPECT_EQ(forced("[ab]{3}cc", "aba"), "cc");
+}
+
 // What ECMAScript, Python and RE2 take for white space, digits and words is not the same: what is
 // to have none has none of any.
 TEST(Regex, NegatedClassesAreThoseOfAllLanguages) {
