@@ -387,6 +387,44 @@ class Generate(CliTest):
         accepted = [int(count) for count in re.findall(r"; drafts: (\d+) of \d+ tokens accepted", drafted.stderr)]
         self.assertGreater(sum(accepted), 5, drafted.stderr)
 
+    LITTLE = ["--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "32M"]
+
+    def test_a_benchmark_replays_outputs_that_the_model_would_not_give(self):
+        path = self.path("replay.jsonl")
+        text = [40, 41, 42, 43, 44, 45, 46, 47] * 8
+        requests = [{"prompt": "Once upon a time", "token_ids": text, "category": "songs"},
+                    {"prompt_token_ids": [5, 6, 7], "token_ids": text[1:30]}]
+        path.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        suffix = ["--speculative-config", '{"method": "suffix"}']
+        for command, flags in (("throughput", ["--num-prompts", "5"]), ("latency", ["--batch-size", "3"])):
+            for drafts in ([], suffix):
+                result = run("bench", command, MODEL, "--json", "-q", "--replay", path, *flags, *drafts, *self.LITTLE)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                line = lines(result.stdout)[0]
+                count = {"throughput": 3 * 64 + 2 * 29, "latency": 2 * 64 + 29}[command]
+                self.assertEqual((line["output_tokens"], line["replay"]), (count, str(path)))
+                if drafts:  # the second eight tokens and all behind them are copies
+                    self.assertGreater(line["accepted_tokens"], 0.3 * count)
+                    self.assertGreater(line["decode_tokens_a_step"], 1.5)
+        for broken, words in (('{"prompt": "a", "token_ids": [9999]}', "request 1 has the output id 9999, but the model knows 0 to 4098"),
+                              ('{"prompt": "a"}', "token_ids"), ('{"token_ids": [1]}', "prompt_token_ids"), ("{", "not valid JSON: parse error at line 1"), ("", "has no lines"),
+                              ('{"prompt": "a", "token_ids": [1]}\n{"prompt": "a", "token_ids": [2]}', "another output")):
+            path.write_text(broken)
+            result = run("bench", "latency", MODEL, "-q", "--replay", path, *self.LITTLE)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(words, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn("--replay", run("bench", "latency", MODEL, "--replay", path, "--input-len", "4").stderr)
+
+    def test_synthetic_acceptance_is_for_benchmarks_alone(self):
+        spec = ["--speculative-config", '{"method": "suffix", "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3}']
+        for command in (["generate", MODEL, "-p", "Hi"], ["serve", MODEL, "--port", "0"]):
+            result = run(*command, *spec, *self.LITTLE)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("is for nanovllm bench latency and bench throughput alone", result.stderr)
+        result = run("bench", "latency", MODEL, "-q", "--json", "--input-len", "40", "--output-len", "40", *spec, *self.LITTLE)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_ranks_together_write_what_one_does(self):
         args = ["generate", MODEL, "--json", "-q", "-p", "Once upon a time there was", "--device", "cpu", "--dtype", "float32"]
         alone = run(*args, *SMALL)

@@ -16,7 +16,9 @@
 #include "cli/model_option.h"
 #include "cli/nano_vllm_workload.h"
 #include "cli/options.h"
+#include "cli/replay.h"
 #include "cli/terminal.h"
+#include "engine/load.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm::cli {
@@ -122,6 +124,18 @@ struct DraftCounts {
   }
 };
 
+LLM load(const std::string& model, const EngineConfig& config, std::optional<Replay>& replay) {
+  BenchmarkParts parts;
+  if (replay) parts.dictated = replay->dictated();
+  LLM llm(LLMEngine(load_engine_core(model, config, nullptr, &parts)));
+  if (replay) replay->resolve(llm.engine());
+  return llm;
+}
+
+std::optional<Replay> read_replay(const std::string& path) {
+  return path.empty() ? std::nullopt : std::make_optional<Replay>(path);
+}
+
 struct Run {
   std::vector<RequestOutput> outputs;
   PhaseTimes phases;
@@ -189,6 +203,7 @@ ordered_json describe(const EngineInfo& info, const std::string& model) {
 
 struct ThroughputOptions {
   ModelOption model;
+  std::string replay;
   int num_prompts = 0;
   int input_len = 0;
   int output_len = 0;
@@ -198,12 +213,17 @@ struct ThroughputOptions {
   EngineConfig engine;
 };
 
-int64_t num_requests(const ThroughputOptions& options) {
-  return options.num_prompts > 0 ? options.num_prompts
-                                 : static_cast<int64_t>(kNanoVllmWorkload.size());
+int64_t num_requests(const ThroughputOptions& options, const std::optional<Replay>& replay) {
+  if (options.num_prompts > 0) return options.num_prompts;
+  return replay ? replay->size() : static_cast<int64_t>(kNanoVllmWorkload.size());
 }
 
-RequestLengths lengths_of(const ThroughputOptions& options, int64_t request) {
+RequestLengths lengths_of(const ThroughputOptions& options, const std::optional<Replay>& replay,
+                          int64_t request) {
+  if (replay) {
+    return {static_cast<int>(replay->input_tokens(request)),
+            static_cast<int>(replay->output_tokens(request))};
+  }
   if (options.input_len == 0 && options.output_len == 0) {
     return kNanoVllmWorkload[static_cast<size_t>(request) % kNanoVllmWorkload.size()];
   }
@@ -230,8 +250,9 @@ struct Served {
 
 // All requests wait from the start, but no more of them are made than steps can choose from: what
 // is done does not depend on it, and memory holds any number.
-Served serve(LLMEngine& engine, const ThroughputOptions& options) {
-  const int64_t total = num_requests(options);
+Served serve(LLMEngine& engine, const ThroughputOptions& options,
+             const std::optional<Replay>& replay) {
+  const int64_t total = num_requests(options, replay);
   const int64_t window = 2 * int64_t{options.engine.max_num_seqs};
   PromptSource source(engine.info().vocab_size, options.seed);
   Progress progress("Benchmark", total, !options.quiet);
@@ -241,8 +262,12 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
   const auto start = Clock::now();
   while (done < total) {
     for (; made < total && made - done < window; ++made) {
-      const RequestLengths lengths = lengths_of(options, made);
-      engine.add_request(source.draw(lengths.input), fixed_length(0.6, lengths.output));
+      const RequestLengths lengths = lengths_of(options, replay, made);
+      if (replay) {
+        engine.add_request(replay->prompt(made), replay->params(made, made / replay->size()));
+      } else {
+        engine.add_request(source.draw(lengths.input), fixed_length(0.6, lengths.output));
+      }
       served.input_tokens += lengths.input;
       tokens_of_made += lengths.output;
     }
@@ -264,16 +289,18 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
 
 int bench_throughput(const ThroughputOptions& options) {
   const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
-  LLM llm(options.model.path, options.engine);
+  std::optional<Replay> replay = read_replay(options.replay);
+  LLM llm = load(options.model.path, options.engine, replay);
   const EngineInfo& info = llm.engine().info();
-  const int64_t requests = num_requests(options);
-  for (int64_t i = 0; i < std::min<int64_t>(requests, kNanoVllmWorkload.size()); ++i) {
-    const RequestLengths lengths = lengths_of(options, i);
+  const int64_t requests = num_requests(options, replay);
+  const auto num_kinds = replay ? replay->size() : std::ssize(kNanoVllmWorkload);
+  for (int64_t i = 0; i < std::min<int64_t>(requests, num_kinds); ++i) {
+    const RequestLengths lengths = lengths_of(options, replay, i);
     check_lengths(info, lengths.input, lengths.output);
   }
   PromptSource others(info.vocab_size, ~options.seed);
   run(llm, {others.draw(16)}, {fixed_length(0.6, 4)}, "Warming up", true);
-  const Served served = serve(llm.engine(), options);
+  const Served served = serve(llm.engine(), options, replay);
   llm.engine().finish_trace();
 
   const auto& [input_tokens, output_tokens, preemptions, seconds, ttft, tpot, drafts] = served;
@@ -281,6 +308,7 @@ int bench_throughput(const ThroughputOptions& options) {
     return static_cast<double>(tokens) / served.seconds;
   };
   ordered_json line = describe(info, options.model.name);
+  if (replay) line["replay"] = options.replay;
   line["requests"] = requests;
   line["input_tokens"] = input_tokens;
   line["output_tokens"] = output_tokens;
@@ -323,6 +351,7 @@ int bench_throughput(const ThroughputOptions& options) {
 
 struct LatencyOptions {
   ModelOption model;
+  std::string replay;
   int batch_size = 1;
   int input_len = 128;
   int output_len = 128;
@@ -333,6 +362,15 @@ struct LatencyOptions {
   bool quiet = false;
   EngineConfig engine;
 };
+
+// The longest requests of a batch of a file, so that what holds for them holds for all.
+void take_lengths(LatencyOptions& options, const Replay& replay) {
+  options.input_len = options.output_len = 0;
+  for (int64_t i = 0; i < options.batch_size; ++i) {
+    options.input_len = std::max(options.input_len, static_cast<int>(replay.input_tokens(i)));
+    options.output_len = std::max(options.output_len, static_cast<int>(replay.output_tokens(i)));
+  }
+}
 
 // Requests that wait for others take longer than a batch does.
 void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
@@ -354,20 +392,26 @@ void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
   }
 }
 
-int bench_latency(const LatencyOptions& options) {
+int bench_latency(LatencyOptions options) {
   const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
-  LLM llm(options.model.path, options.engine);
+  std::optional<Replay> replay = read_replay(options.replay);
+  LLM llm = load(options.model.path, options.engine, replay);
   const EngineInfo& info = llm.engine().info();
+  if (replay) take_lengths(options, *replay);
   PromptSource source(info.vocab_size, options.seed);
   check_lengths(info, options.input_len, options.output_len);
   check_runs_at_once(info, options);
   std::vector<double> latency, prefill, decode;
   DraftCounts drafts;
+  int64_t num_output_tokens = 0;  // of a batch
   for (int64_t i = 0; i < int64_t{options.num_warmup} + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
-    prompts.reserve(static_cast<size_t>(options.batch_size));
-    for (int j = 0; j < options.batch_size; ++j) prompts.push_back(source.draw(options.input_len));
-    const std::vector<SamplingParams> params(prompts.size(), fixed_length(0, options.output_len));
+    std::vector<SamplingParams> params;
+    for (int j = 0; j < options.batch_size; ++j) {
+      prompts.push_back(replay ? replay->prompt(j) : source.draw(options.input_len));
+      params.push_back(replay ? replay->params(j, i * options.batch_size + j / replay->size())
+                              : fixed_length(0, options.output_len));
+    }
     const bool warmup = i < options.num_warmup;
     const Run result =
         run(llm, prompts, params, warmup ? "Warming up" : "Iteration", options.quiet);
@@ -376,13 +420,22 @@ int bench_latency(const LatencyOptions& options) {
     prefill.push_back(result.phases.prefill_speed());
     decode.push_back(result.phases.decode_speed());
     drafts = result.drafts;
+    num_output_tokens = 0;
+    for (const RequestOutput& output : result.outputs) {
+      num_output_tokens += std::ssize(output.outputs.front().token_ids);
+    }
   }
   llm.engine().finish_trace();
   if (options.json) {
     ordered_json line = describe(info, options.model.name);
     line["batch_size"] = options.batch_size;
-    line["input_len"] = options.input_len;
-    line["output_len"] = options.output_len;
+    if (replay) {
+      line["replay"] = options.replay;
+      line["output_tokens"] = num_output_tokens;
+    } else {
+      line["input_len"] = options.input_len;
+      line["output_len"] = options.output_len;
+    }
     line["latency_seconds"] = {
         {"median", percentile(latency, 0.5)}, {"p99", percentile(latency, 0.99)}, {"all", latency}};
     line["prefill_tokens_per_second"] = percentile(prefill, 0.5);
@@ -392,9 +445,12 @@ int bench_latency(const LatencyOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  fmt::print("{} on {}, {}; {}, {} in, {} out; median of {}\n", bold(stdout, options.model.name),
-             info.device, info.dtype, counted(options.batch_size, "request"),
-             counted(options.input_len, "token"), options.output_len, options.num_iters);
+  const std::string of_what =
+      replay
+          ? fmt::format("of {}, {} out in all", options.replay, num_output_tokens)
+          : fmt::format("{} in, {} out", counted(options.input_len, "token"), options.output_len);
+  fmt::print("{} on {}, {}; {}, {}; median of {}\n", bold(stdout, options.model.name), info.device,
+             info.dtype, counted(options.batch_size, "request"), of_what, options.num_iters);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"latency", shown_latency(percentile(latency, 0.5))},
       {"latency, p99", shown_latency(percentile(latency, 0.99))},
@@ -424,6 +480,13 @@ void find_model(Options& options) {
   options.model.find(options.quiet);
 }
 
+CLI::Option* add_replay(CLI::App& app, std::string& path) {
+  return app.add_option(
+      "--replay", path,
+      "JSON lines {\"prompt\", \"token_ids\"}: all is computed, but these outputs "
+      "count as drawn, so that drafts meet real texts whatever the model");
+}
+
 template <typename Options>
 void add_common(CLI::App& app, Options& options) {
   options.model.add_to(app);
@@ -439,16 +502,19 @@ void add_common(CLI::App& app, Options& options) {
 Command add_bench_throughput(CLI::App& app) {
   auto options = std::make_shared<ThroughputOptions>();
   app.add_option("--num-prompts", options->num_prompts,
-                 "requests (default: the 256 of nano-vLLM's bench.py)")
+                 "requests (default: the 256 of nano-vLLM's bench.py, or those of --replay)")
       ->check(at_least(1));
-  app.add_option("--input-len", options->input_len,
-                 "prompt tokens of every request (default: nano-vLLM's 100 to 1024; 512 with "
-                 "--output-len)")
-      ->check(at_least(1));
-  app.add_option("--output-len", options->output_len,
-                 "output tokens of every request (default: nano-vLLM's 100 to 1024; 128 with "
-                 "--input-len)")
-      ->check(at_least(1));
+  auto* input_len =
+      app.add_option("--input-len", options->input_len,
+                     "prompt tokens of every request (default: nano-vLLM's 100 to 1024; 512 with "
+                     "--output-len)")
+          ->check(at_least(1));
+  auto* output_len =
+      app.add_option("--output-len", options->output_len,
+                     "output tokens of every request (default: nano-vLLM's 100 to 1024; 128 with "
+                     "--input-len)")
+          ->check(at_least(1));
+  add_replay(app, options->replay)->excludes(input_len)->excludes(output_len);
   add_common(app, *options);
   return until_interrupted([options] {
     find_model(*options);
@@ -461,12 +527,13 @@ Command add_bench_latency(CLI::App& app) {
   app.add_option("--batch-size", options->batch_size, "requests at once")
       ->check(at_least(1))
       ->capture_default_str();
-  app.add_option("--input-len", options->input_len, "prompt tokens")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--output-len", options->output_len, "output tokens")
-      ->check(at_least(1))
-      ->capture_default_str();
+  auto* input_len = app.add_option("--input-len", options->input_len, "prompt tokens")
+                        ->check(at_least(1))
+                        ->capture_default_str();
+  auto* output_len = app.add_option("--output-len", options->output_len, "output tokens")
+                         ->check(at_least(1))
+                         ->capture_default_str();
+  add_replay(app, options->replay)->excludes(input_len)->excludes(output_len);
   app.add_option("--num-warmup", options->num_warmup, "runs before the measured ones")
       ->check(at_least(0))
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "engine/speculative_config.h"
 
 namespace nanovllm {
 namespace {
@@ -138,6 +139,56 @@ TEST_P(Drafts, ASequenceTakesTheDraftOfWhichMostIsExpected) {
   engine.runner->step_time = 1ms;
   engine.core->add_request(prompt_of(9), in_deltas(greedy(7)));
   EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 3, 3}));
+}
+
+// As benchmarks have it.
+TEST_P(Drafts, DictatedTextsAreDrawnWhateverTheModelSays) {
+  const Ids dictated = {3, 1, 4, 1, 5, 9, 2, 6};
+  FakeEngineOptions options{.dictated = {{prompt_of(9), dictated}}};
+  const auto ids_of = [&](const Ids& prompt) {
+    SamplingParams params = greedy(10);
+    params.logprobs = 0;
+    const RequestOutput output = run_one(*make(options).core, prompt, params);
+    EXPECT_EQ(output.outputs[0].logprobs.size(), 10U);
+    return output.outputs[0].token_ids;
+  };
+  Ids expected = prompt_of(9);
+  expected.insert(expected.end(), dictated.begin(), dictated.end());
+  const Ids rest = greedy_tokens(expected, 2);  // the model goes on behind them
+  expected = dictated;
+  expected.insert(expected.end(), rest.begin(), rest.end());
+  EXPECT_EQ(ids_of(prompt_of(9)), expected);
+  EXPECT_EQ(ids_of(prompt_of(8)), greedy_tokens(prompt_of(8), 10));
+  // Drafts are right where they are what was dictated.
+  options.drafter = [&](const Sequence& sequence, int most) {
+    const auto next = std::ssize(sequence.output());
+    Ids ids(expected.begin() + next, expected.begin() + std::min<int64_t>(next + most, 10));
+    if (ids.size() > 3) ids[3] = 49;
+    return ids;
+  };
+  EXPECT_EQ(ids_of(prompt_of(9)), expected);
+  FakeEngine engine = make(options);
+  engine.core->add_request(prompt_of(9), in_deltas(greedy(10)));
+  EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 4, 4, 1}));
+}
+
+TEST_P(Drafts, SyntheticAcceptanceHasItsLength) {
+  // Of four drafts and one more: 1 + p + p^2 + p^3 + p^4.
+  const auto config = *parse_speculative_config(
+      R"({"method": "ngram", "num_speculative_tokens": 4, "rejection_sample_method": "synthetic",
+          "synthetic_acceptance_length": 3.2})");
+  const double p = config.synthetic_acceptance();
+  EXPECT_NEAR(1 + p + p * p + p * p * p + p * p * p * p, 3.2, 1e-6);
+  FakeEngine engine =
+      make({.num_blocks = 2000,
+            .max_model_len = 4000,
+            .drafter = [](const Sequence&, int most) { return Ids(std::min(most, 4), 7); },
+            .synthetic_acceptance = p});
+  engine.core->add_request(prompt_of(9), in_deltas(greedy(3900)));
+  const std::vector<size_t> counts = steps_of(*engine.core);
+  EXPECT_NEAR(3900.0 / static_cast<double>(counts.size()), 3.2, 0.15);
+  EXPECT_GT(std::ranges::count(counts, 1U), 50);
+  EXPECT_GT(std::ranges::count(counts, 5U), 50);
 }
 
 TEST_P(Drafts, AStopInTheMiddleDropsTheRest) {

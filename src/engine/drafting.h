@@ -23,6 +23,9 @@ struct DraftingParts {
   std::vector<std::unique_ptr<Drafter>> others = {};
   // Most tokens of a draft where so many sequences decode.
   std::function<int(int)> most_tokens = [](int) { return kMostDraftTokens; };
+  // For benchmarks: each draft that may be accepted is with this probability, whatever the model
+  // says, so that texts are nonsense. 0 = those are that were drawn.
+  double synthetic_acceptance = 0;
   // None: all that is proposed is verified, as far as there is room.
   std::optional<DraftPlanner> planner;
 };

@@ -48,6 +48,8 @@ EngineCore::EngineCore(EngineParts parts)
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
                .has_drafter = parts_.drafting.drafter != nullptr,
+               .synthetic_acceptance = parts_.drafting.synthetic_acceptance,
+               .dictated = parts_.dictated.get(),
                .seed = parts_.config.seed} {
   if (parts_.drafting.drafter) drafting_.emplace(std::move(parts_.drafting), blocks_);
   const StepTime& time = scheduler_.time();

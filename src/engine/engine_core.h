@@ -39,6 +39,8 @@ struct EngineParts {
   // Speculative decoding: outputs are the same with it or without. With it, a sequence is in no
   // step before its last one is collected.
   DraftingParts drafting;
+  // For benchmarks; null = none. May be filled in until requests are added.
+  std::shared_ptr<const DictatedTexts> dictated;
 };
 
 // See LLMEngine, whose methods these are. If Runner::max_in_flight() is 2, a step is scheduled and

@@ -370,6 +370,8 @@ struct FakeEngineOptions {
   FunctionDrafter::Function drafter = {};
   std::vector<FunctionDrafter::Function> other_drafters = {};
   std::optional<DraftPlanner> draft_planner = {};
+  double synthetic_acceptance = 0;
+  DictatedTexts dictated = {};
 };
 
 struct FakeEngine {
@@ -403,6 +405,10 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
       parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
     }
     parts.drafting.planner = options.draft_planner;
+    parts.drafting.synthetic_acceptance = options.synthetic_acceptance;
+  }
+  if (!options.dictated.empty()) {
+    parts.dictated = std::make_shared<const DictatedTexts>(options.dictated);
   }
   auto runner =
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,

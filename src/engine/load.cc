@@ -57,8 +57,16 @@ std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
 }  // namespace
 
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
-                                             const EngineConfig& config, Progress* progress) {
+                                             const EngineConfig& config, Progress* progress,
+                                             const BenchmarkParts* benchmark) {
   config.validate();
+  const auto speculative = parse_speculative_config(config.speculative_config);
+  if (speculative && speculative->synthetic_acceptance_length > 0 && benchmark == nullptr) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "speculative_config: rejection_sample_method synthetic makes nonsense of texts; it is "
+        "for nanovllm bench latency and bench throughput alone.");
+  }
   const ModelConfig model = load_model_config(model_dir);
   check_defaults(model);
   check_trace_file(config.trace_file, model_dir);
@@ -71,7 +79,8 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.runner = make_runner(model, config, parts.info, progress);
   parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
-  if (const auto speculative = parse_speculative_config(config.speculative_config)) {
+  if (benchmark != nullptr) parts.dictated = benchmark->dictated;
+  if (speculative) {
     if (parts.info.device_type != "cpu") {
       throw_error(ErrorCode::kUnsupported,
                   "speculative_config works on a CPU only; leave it out, or use --device cpu.");

@@ -9,12 +9,20 @@
 
 namespace nanovllm {
 
+// What benchmarks alone may ask of an engine.
+struct BenchmarkParts {
+  // May be filled in until requests are added; null = none.
+  std::shared_ptr<const DictatedTexts> dictated = nullptr;
+};
+
 // `model_dir` is a Hugging Face folder or a GGUF file. Throws Error if it is missing, corrupt,
 // unsupported or does not fit in memory. `progress`, or null, advances while the model is loaded
-// and as it computes; it must live longer than the engine.
+// and as it computes; it must live longer than the engine. `benchmark` is null for all that serves:
+// then a speculative_config that invents what is accepted is refused.
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config,
-                                             Progress* progress = nullptr);
+                                             Progress* progress = nullptr,
+                                             const BenchmarkParts* benchmark = nullptr);
 
 // Why load_engine_core would not open a model, a part of a sentence, as far as its configuration
 // tells; empty = it may.

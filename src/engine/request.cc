@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/philox.h"
 
 namespace nanovllm {
 
@@ -81,6 +82,10 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       std::make_unique<Completion>(id, 0, std::move(prompt_token_ids), max_num_tokens));
   for (int i = 1; i < params_.n; ++i) {
     completions_.push_back(std::make_unique<Completion>(*completions_[0], i));
+  }
+  if (context.dictated != nullptr) {
+    const auto found = context.dictated->find(completions_.front()->token_ids);
+    if (found != context.dictated->end()) dictated_ = found->second;
   }
   for (const auto& completion : completions_) {
     completion->request = this;
@@ -217,6 +222,7 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     if (thinking && !(constraint && constraint->is_in_text())) {
       row.forced_id = thinking->forced_id();
     }
+    if (const int32_t id = forced_id(row, drafts.subspan(i)); id >= 0) row.forced_id = id;
     if (!bad_words_.empty()) {
       std::vector<int32_t>& banned = rows.add_list();
       banned.assign(row.banned_ids.begin(), row.banned_ids.end());
@@ -227,6 +233,16 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     if (thinking) thinking->append(drafts[i]);
     if (constraint) constraint->append(drafts[i]);
   }
+}
+
+// In benchmarks: what a row draws, before whose token these drafts stand; -1 = what the model says.
+int32_t Request::forced_id(const SamplingRow& row, std::span<const int32_t> drafts) const {
+  const size_t index = row.position - row.prompt_ids.size();
+  if (index < dictated_.size()) return dictated_[index];
+  if (context_.synthetic_acceptance == 0 || drafts.empty()) return -1;
+  // Another random number than the one that draws.
+  const bool accepts = philox_uniform(~row.seed, row.position) < context_.synthetic_acceptance;
+  return accepts ? drafts.front() : (drafts.front() + 1) % context_.limits.vocab_size;
 }
 
 void Request::append_output(Completion& completion, bool sampled, const SequenceOutput& output) {

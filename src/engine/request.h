@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,10 @@ struct Completion : Sequence {
   size_t num_delivered_bytes = 0;
 };
 
+// What is drawn after prompts, whatever the model says: outputs by prompt. Behind their ends, and
+// after other prompts, the model is listened to.
+using DictatedTexts = std::map<std::vector<int32_t>, std::vector<int32_t>>;
+
 // What all requests of an engine have in common.
 struct RequestContext {
   EngineLimits limits = {};
@@ -58,6 +63,9 @@ struct RequestContext {
   std::vector<int32_t> eos_token_ids = {};
   bool enable_prefix_caching = true;
   bool has_drafter = false;
+  // See DraftingParts.
+  double synthetic_acceptance = 0;
+  const DictatedTexts* dictated = nullptr;  // null = none
   int64_t seed = 0;
   // When the present step was submitted or, later, when its result came.
   Clock::time_point now = {};
@@ -119,6 +127,7 @@ class Request {
   bool changed = false;
 
  private:
+  int32_t forced_id(const SamplingRow& row, std::span<const int32_t> drafts) const;
   void append_token(Completion& completion, const SamplingResult& sampled);
   bool stops_at(Completion& completion, int32_t token_id) const;
   void walk(Completion& completion, int32_t token_id);
@@ -144,6 +153,7 @@ class Request {
   std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens
   std::shared_ptr<const ConstraintRules> rules_;
   BadWords bad_words_;
+  std::span<const int32_t> dictated_;
   std::vector<std::unique_ptr<Completion>> completions_;
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;
   bool prompt_delivered_ = false;

@@ -80,6 +80,33 @@ std::vector<SpeculativeConfig::Range> read_ranges(const JsonFields& fields) {
   return ranges;
 }
 
+void read_acceptance(const JsonFields& fields, SpeculativeConfig& config) {
+  const auto method = fields.string("rejection_sample_method");
+  const auto length = fields.number("synthetic_acceptance_length", 1, kMostDraftTokens + 1);
+  if (method && *method != "synthetic") {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "{}: rejection_sample_method must be synthetic, for benchmarks, or be left out, got "
+        "\"{}\"; drafts are accepted where they are what is drawn.",
+        kWhere, printable(*method));
+  }
+  if (method.has_value() != length.has_value()) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "{}: rejection_sample_method synthetic and synthetic_acceptance_length go together; "
+        "one of them is missing.",
+        kWhere);
+  }
+  if (length && *length > config.num_speculative_tokens + 1) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "{}: synthetic_acceptance_length is {}, but {} drafts and one more are {} tokens at "
+        "most.",
+        kWhere, *length, config.num_speculative_tokens, config.num_speculative_tokens + 1);
+  }
+  config.synthetic_acceptance_length = length.value_or(0);
+}
+
 SpeculativeConfig read(const Json& json) {
   const JsonFields fields(json, kWhere);
   SpeculativeConfig config;
@@ -103,6 +130,7 @@ SpeculativeConfig read(const Json& json) {
   }
   if (count) config.num_speculative_tokens = static_cast<int>(*count);
   config.per_batch_size = read_ranges(fields);
+  read_acceptance(fields, config);
   if (const auto unread = fields.unread(); !unread.empty()) {
     throw_error(ErrorCode::kInvalidArgument, "{}: {} is no key of the method {}.", kWhere,
                 printable(unread.front()), *method);
@@ -123,6 +151,18 @@ int SpeculativeConfig::most_tokens(int num_sequences) const {
   return most;
 }
 
+// Of 1 + p + p^2 + ... + p^num_speculative_tokens, which grows with p, by halving.
+double SpeculativeConfig::synthetic_acceptance() const {
+  double low = 0, high = synthetic_acceptance_length > 0 ? 1 : 0;
+  for (int i = 0; i < 50; ++i) {
+    const double p = (low + high) / 2;
+    double length = 1, survival = 1;
+    for (int token = 0; token < num_speculative_tokens; ++token) length += survival *= p;
+    (length < synthetic_acceptance_length ? low : high) = p;
+  }
+  return high;
+}
+
 std::optional<SpeculativeConfig> parse_speculative_config(const std::string& json) {
   if (json.empty()) return std::nullopt;
   try {
@@ -140,6 +180,7 @@ DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* to
   parts.drafter = std::make_unique<SuffixDrafter>(config.suffix);
   if (tokenizer != nullptr) parts.others.push_back(std::make_unique<GrammarDrafter>(*tokenizer));
   parts.most_tokens = [config](int num_sequences) { return config.most_tokens(num_sequences); };
+  parts.synthetic_acceptance = config.synthetic_acceptance();
   parts.planner.emplace(config.min_token_prob);
   return parts;
 }

@@ -19,9 +19,14 @@ struct SpeculativeConfig {
   SuffixDrafterOptions suffix = {};  // ngram: the same, within a sequence's own tokens
   double min_token_prob = 0;
   int num_speculative_tokens = 0;
+  // rejection_sample_method synthetic, for benchmarks: the tokens that a step gives on average
+  // where it verifies all num_speculative_tokens; 0 = drafts are verified.
+  double synthetic_acceptance_length = 0;
   std::vector<Range> per_batch_size = {};
 
   int most_tokens(int num_sequences) const;
+  // The probability of each draft, if those before it are accepted, that gives that length; else 0.
+  double synthetic_acceptance() const;
 };
 
 // None for an empty text and for "null". Throws Error(kInvalidArgument) with a sentence that names

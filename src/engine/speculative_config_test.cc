@@ -73,6 +73,23 @@ TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
   EXPECT_NE(refusal(R"({"method": "suffix", "num_speculative_tokens_per_batch_size": [[4, 1, 2]]})")
                 .find("expected a list of [first batch size"),
             std::string::npos);
+  const auto synthetic = [](const char* rest) {
+    return refusal(std::string(R"({"method": "ngram", "num_speculative_tokens": 4, )") + rest +
+                   "}");
+  };
+  EXPECT_NE(synthetic(R"("rejection_sample_method": "strict")").find("must be synthetic"),
+            std::string::npos);
+  EXPECT_NE(synthetic(R"("rejection_sample_method": "synthetic")").find("one of them is missing"),
+            std::string::npos);
+  EXPECT_NE(synthetic(R"("synthetic_acceptance_length": 2)").find("one of them is missing"),
+            std::string::npos);
+  EXPECT_EQ(synthetic(R"("rejection_sample_method": "synthetic",
+                         "synthetic_acceptance_length": 6)"),
+            "speculative_config: synthetic_acceptance_length is 6, but 4 drafts and one more are 5 "
+            "tokens at most.");
+  EXPECT_EQ(synthetic(R"("rejection_sample_method": "synthetic",
+                         "synthetic_acceptance_length": 5)"),
+            "");
   EXPECT_NE(refusal("{"), "");
   EXPECT_NE(refusal("[]"), "");
 }

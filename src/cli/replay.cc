@@ -1,0 +1,94 @@
+#include "cli/replay.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "nanovllm/prepare.h"
+
+namespace nanovllm::cli {
+
+namespace {
+
+std::vector<int32_t> ids_of(const JsonFields& fields, const char* key) {
+  constexpr const char* kExpected = "a list of token ids";
+  const Json& list = fields.required(key);
+  if (!list.is_array() || list.empty()) fields.fail(key, kExpected);
+  std::vector<int32_t> ids;
+  for (const Json& entry : list) {
+    const auto id = integer_of(entry);
+    if (!id || *id < 0 || *id > INT32_MAX) fields.fail(key, kExpected);
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
+}
+
+}  // namespace
+
+Replay::Replay(const std::string& path) : path_(path) {
+  std::ifstream file(path);
+  if (!file) throw_error(ErrorCode::kIo, "{} can't be read; --replay needs a file.", path);
+  std::string text;
+  for (int64_t number = 1; std::getline(file, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json json = parse_json(text, path, number);
+    const JsonFields fields(json, fmt::format("{}:{}", path, number));
+    Line line;
+    if (auto prompt = fields.string("prompt")) {
+      line.prompt = std::move(*prompt);
+    } else {
+      line.prompt = ids_of(fields, "prompt_token_ids");
+    }
+    line.token_ids = ids_of(fields, "token_ids");
+    lines_.push_back(std::move(line));
+  }
+  if (lines_.empty()) {
+    throw_error(ErrorCode::kCorruptData, "{} has no lines; --replay needs one at least.", path);
+  }
+}
+
+void Replay::resolve(const LLMEngine& engine) {
+  const int vocab_size = engine.info().vocab_size;
+  for (int64_t i = 0; i < size(); ++i) {
+    Line& line = lines_[static_cast<size_t>(i)];
+    std::vector<int32_t> ids = engine.preparer().token_ids(std::move(line.prompt));
+    for (const int32_t id : line.token_ids) {
+      if (id < vocab_size) continue;
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{}: request {} has the output id {}, but the model knows 0 to {}.", path_, i + 1,
+                  id, vocab_size - 1);
+    }
+    const auto [known, is_new] = dictated_->try_emplace(ids, line.token_ids);
+    if (!is_new && known->second != line.token_ids) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{}: request {} has the prompt of an earlier one, but another output.", path_,
+                  i + 1);
+    }
+    line.prompt = std::move(ids);
+  }
+}
+
+int64_t Replay::input_tokens(int64_t i) const {
+  return std::ssize(std::get<std::vector<int32_t>>(line(i).prompt));
+}
+int64_t Replay::output_tokens(int64_t i) const { return std::ssize(line(i).token_ids); }
+
+Prompt Replay::prompt(int64_t i) const { return line(i).prompt; }
+
+SamplingParams Replay::params(int64_t i, int64_t pass) const {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = static_cast<int>(output_tokens(i));
+  params.ignore_eos = true;
+  params.output_kind = RequestOutputKind::kFinalOnly;
+  params.cache_salt = fmt::format("pass {}", pass);
+  return params;
+}
+
+}  // namespace nanovllm::cli
