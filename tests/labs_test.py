@@ -75,6 +75,16 @@ class Labs(unittest.TestCase):
         self.assertGreater(min(texts[1:]), 40)
         self.assertEqual(list(tokens), sorted(tokens))
 
+    def test_steps_with_drafts_give_one_token_more_than_were_right(self):  # how many were drafted depends on the clock
+        page, shown = self.run_lab(7)
+        for steps in (page, shown):
+            steps = [(int(right), int(drafted), text.count("|") + 1) for right, drafted, text in re.findall(r"^(\d+) of (\d+): (.*)$", steps, re.MULTILINE)]
+            self.assertEqual(sum(count for _, _, count in steps), 36)
+            for right, drafted, count in steps:
+                self.assertLessEqual(right, drafted)
+                self.assertEqual(count, right + 1)
+            self.assertGreater(sum(right for right, _, _ in steps), 0)
+
     def test_latencies_are_those_of_their_tokens_and_graphs_are_the_faster(self):
         page, shown = self.run_lab(6)
         for text, tolerance in ((page, 0.01), (shown, 0.5)):  # medians of other runs, on a machine that others use
