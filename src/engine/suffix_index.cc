@@ -55,22 +55,17 @@ int SuffixIndex::latest_with(std::span<const int32_t> text, std::span<const int3
     top = compare(text, context, top).sign < 0 ? nodes_[top].left : nodes_[top].right;
   }
   int latest = nodes_[top].end;
-  for (int32_t node = nodes_[top].left; node != kNone;) {
-    if (!has_them(node)) {
-      node = nodes_[node].right;
-      continue;
+  // Towards one end of the interval: what lies on the other side of those within is within, too.
+  const auto walk = [&](int32_t Node::*outward, int32_t Node::*inward) {
+    for (int32_t node = nodes_[top].*outward; node != kNone;) {
+      const Node& own = nodes_[node];
+      const bool is_within = has_them(node);
+      if (is_within) latest = std::max({latest, own.end, latest_of(own.*inward)});
+      node = is_within ? own.*outward : own.*inward;
     }
-    latest = std::max({latest, nodes_[node].end, latest_of(nodes_[node].right)});
-    node = nodes_[node].left;
-  }
-  for (int32_t node = nodes_[top].right; node != kNone;) {
-    if (!has_them(node)) {
-      node = nodes_[node].left;
-      continue;
-    }
-    latest = std::max({latest, nodes_[node].end, latest_of(nodes_[node].left)});
-    node = nodes_[node].right;
-  }
+  };
+  walk(&Node::left, &Node::right);
+  walk(&Node::right, &Node::left);
   return latest;
 }
 
