@@ -211,7 +211,7 @@ class CommandLine(CliTest):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
                            (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),
                            (["--device", "toaster"], "toaster"),
-                           (["--speculative-config", '{"method": "eagle"}'], "method must be suffix or ngram")):
+                           (["--speculative-config", '{"method": "eagle"}'], "method must be suffix, ngram or draft_model")):
             result = run("info", MODEL, *args)
             self.assertEqual(result.returncode, 2, args)
             self.assertIn(word, result.stderr)

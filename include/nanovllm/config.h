@@ -74,7 +74,7 @@ struct EngineConfig {
   // Speculative decoding: what may follow is guessed and verified, several tokens a step, which
   // changes no token. A JSON object with vLLM's keys, the first of them "method": "suffix" copies
   // from what stands earlier in the text or in other outputs with the same cache_salt, "ngram" from
-  // the text alone. Empty or "null" = off. On a CPU only.
+  // the text alone, "draft_model" asks a smaller model. Empty or "null" = off. On a CPU only.
   std::string speculative_config;
   // A request without a seed gets one made from this number and its id.
   int64_t seed = 0;

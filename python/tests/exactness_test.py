@@ -102,7 +102,7 @@ def test_drafts_change_nothing(run_binary, model):
     for request_id, line in zip(ids, 2 * run_binary(requests()), strict=True):
         expect_equal(last[request_id], line)
     assert sum(step.num_draft_tokens for step in steps) >= sum(sum(step.num_accepted_per_pos) for step in steps) > 0
-    with pytest.raises(ValueError, match="method must be suffix or ngram"):
+    with pytest.raises(ValueError, match="method must be suffix, ngram or draft_model"):
         nanovllm.LLMEngine(model, speculative_config={"method": "medusa"})
 
 

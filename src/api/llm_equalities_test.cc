@@ -1,6 +1,7 @@
 // Every family of models, in both dtypes, through the whole engine: what a request gets depends on
 // its own prompt, parameters and seed alone. Over the tiny checkpoints of tests/goldens,
 // and over weights in codes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -226,6 +227,29 @@ TEST_P(LlmEqualities, Drafts) {
     for (const int max_num_batched_tokens : {512, 7}) {
       EngineConfig config = base_config();
       config.speculative_config = drafts;
+      config.max_num_batched_tokens = max_num_batched_tokens;
+      LLM llm = load(config);
+      expect_equal(llm.generate(prompts(), params()), usual);
+      expect_equal(llm.generate(prompts(), params()), usual);
+    }
+  }
+}
+
+// Of the model itself, and of another with as many tokens. The second time prompts are found.
+TEST_P(LlmEqualities, DraftModels) {
+  if (GetParam().device == "cuda") GTEST_SKIP() << "there are drafts on CPUs alone";
+  if (GetParam().is_hybrid()) GTEST_SKIP() << "recurrent layers can't draft";
+  if (GetParam().checkpoint == "mistral_window") GTEST_SKIP() << "no layer keeps all tokens";
+  const auto usual = generate(base_config());
+  std::vector<std::string> models = {GetParam().path()};
+  if (load(base_config()).engine().info().vocab_size == 384) {
+    models.push_back(test::source_path("tests/goldens/qwen3_tied"));
+  }
+  for (const std::string& model : models) {
+    for (const int max_num_batched_tokens : {512, 7}) {
+      EngineConfig config = base_config();
+      config.speculative_config = fmt::format(
+          R"({{"method": "draft_model", "model": "{}", "num_speculative_tokens": 4}})", model);
       config.max_num_batched_tokens = max_num_batched_tokens;
       LLM llm = load(config);
       expect_equal(llm.generate(prompts(), params()), usual);

@@ -146,7 +146,9 @@ int info(const InfoOptions& options) {
                         counted(facts.num_kvcache_blocks, "block"), facts.kvcache_block_size,
                         facts.num_kvcache_tokens(), mebibytes(facts.kv_cache_bytes)));
   // One group is what everybody expects.
-  if (facts.kv_windows != std::vector<int>{0}) print_rows("KV cache groups", facts.kv_groups);
+  if (facts.kv_windows != std::vector<int>{0} || facts.kv_groups.size() > 1) {
+    print_rows("KV cache groups", facts.kv_groups);
+  }
   if (facts.num_states > 0) {
     print_row("states", fmt::format("{} at once, and {} kept for prompts, {}",
                                     counted(facts.num_states, "sequence"), facts.num_kept_states,

@@ -85,7 +85,7 @@ double DraftPlanner::seconds(int num_rows) const {
   return now(below) + share * (now(*above) - now(below));
 }
 
-void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_decodes, int most_rows) {
+void DraftPlanner::cut(std::span<DraftTokens> drafts, int num_decodes, int most_rows) {
   slots_.clear();
   if (measured_.empty() || measured_.front().num_rows > num_decodes) {
     most_rows = 0;  // what a step takes without drafts comes first
@@ -94,8 +94,8 @@ void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_decodes, in
   }
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
-    for (size_t i = 0; i < drafts[d]->ids.size(); ++i) {
-      survival *= probability(drafts[d]->evidence + static_cast<int>(i), drafts[d]->drafter);
+    for (size_t i = 0; i < drafts[d].ids.size(); ++i) {
+      survival *= probability(drafts[d].evidence + static_cast<int>(i), drafts[d].drafter);
       if (survival < least_probability_) break;
       slots_.push_back({survival, d});
     }
@@ -116,7 +116,7 @@ void DraftPlanner::cut(std::span<DraftTokens* const> drafts, int num_decodes, in
   }
   std::vector<size_t> lengths(drafts.size());
   for (size_t i = 0; i < num_slots; ++i) ++lengths[slots_[i].draft];
-  for (size_t d = 0; d < drafts.size(); ++d) drafts[d]->ids.resize(lengths[d]);
+  for (size_t d = 0; d < drafts.size(); ++d) drafts[d].ids.resize(lengths[d]);
 }
 
 }  // namespace nanovllm

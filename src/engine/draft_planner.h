@@ -20,7 +20,7 @@ class DraftPlanner {
 
   // Cuts the drafts of a step in which num_decodes sequences decode, which has room for most_rows
   // rows more.
-  void cut(std::span<DraftTokens* const> drafts, int num_decodes, int most_rows);
+  void cut(std::span<DraftTokens> drafts, int num_decodes, int most_rows);
   // A draft, whole, be it verified or not, and the tokens that came in its place.
   void learn(const DraftTokens& draft, std::span<const int32_t> tokens);
   // A step in which sequences decode and nothing else is computed.

@@ -29,10 +29,8 @@ void learn_tokens(DraftPlanner& planner, int evidence, double probability) {
 
 std::vector<size_t> lengths(DraftPlanner& planner, std::vector<DraftTokens> drafts,
                             int most_rows = 100) {
-  std::vector<DraftTokens*> pointers;
-  for (DraftTokens& draft : drafts) pointers.push_back(&draft);
   const auto count = static_cast<int>(drafts.size());
-  planner.cut(pointers, count, most_rows);
+  planner.cut(drafts, count, most_rows);
   std::vector<size_t> lengths;
   for (const DraftTokens& draft : drafts) lengths.push_back(draft.ids.size());
   return lengths;

@@ -19,8 +19,14 @@ struct DraftTokens {
 };
 
 struct DraftRequest {
-  const Sequence* sequence = nullptr;  // it runs, and all its ids are known
-  int most = 0;                        // tokens of a draft, at least 1
+  const Sequence* sequence = nullptr;
+  // Tokens that the step computes of it, without drafts.
+  int num_new_tokens = 0;
+  // Tokens of a draft. Where it is at least 1, the step computes all that is known of the sequence,
+  // and no ids are pending.
+  int most = 0;
+  // What its next token is drawn with, without penalties, biases and rules; not the position.
+  SamplingRow row = {};
   DraftTokens draft = {};
 };
 
@@ -30,6 +36,9 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
+  // Whether it is a model. Then it is also given the sequences of a step that get no drafts (most
+  // is 0), and there is room in the KV cache for its guesses while it makes them.
+  virtual bool computes() const { return false; }
   // Fills in the drafts of the sequences of a step; empty = no guess.
   virtual void propose(std::span<DraftRequest> requests) = 0;
   // To be called once for each sequence, when it gets no more tokens.

@@ -22,63 +22,68 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
   for (const ScheduledSequence& entry : scheduled) num_rows += entry.num_new_tokens;
   const auto num_decodes = static_cast<int>(std::ranges::count_if(scheduled, decodes));
   const int limit = parts_.most_tokens(num_decodes);
-  requests_.clear();
   entries_.clear();
   for (ScheduledSequence& entry : scheduled) {
-    const int most = most_for(entry, limit);
-    if (most <= 0) continue;
-    requests_.push_back({.sequence = entry.sequence, .most = most});
+    if (most_for(entry, limit) == 0) continue;
     entries_.push_back(&entry);
+    completion_of(*entry.sequence).proposed.clear();  // of a step that was given up
   }
-  if (requests_.empty()) return;
-  parts_.drafter->propose(requests_);
-  for (DraftRequest& request : requests_) {
-    completion_of(*request.sequence).proposed.clear();  // of a step that was given up
-    take(request, 0);
+  ask(*parts_.drafter, scheduled, limit);
+  take(0);
+  for (size_t i = 0; i < parts_.others.size(); ++i) {
+    ask(*parts_.others[i], scheduled, limit);
+    take(static_cast<int>(i) + 1);
   }
-  ask_others();
   drafts_.clear();
-  for (DraftRequest& request : requests_) drafts_.push_back(&request.draft);
+  for (const ScheduledSequence* entry : entries_) drafts_.push_back(best_of(*entry));
   cut(num_decodes, max_num_tokens - num_rows);
-  for (size_t i = 0; i < requests_.size(); ++i) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
     Completion& completion = completion_of(*entries_[i]->sequence);
-    make_room(completion, requests_[i].draft.ids);
-    completion.draft_ids = std::move(requests_[i].draft.ids);
+    std::vector<int32_t>& ids = drafts_[i].ids;
+    ids.resize(make_room(completion, static_cast<int>(ids.size())));
+    completion.draft_ids = std::move(ids);
     entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
   }
   put_decodes_first(scheduled);
 }
 
-// Cuts what was proposed to what may come, and notes it.
-void Drafting::take(DraftRequest& request, int drafter) {
-  DraftTokens& draft = request.draft;
-  NANOVLLM_CHECK(std::ssize(draft.ids) <= request.most);
-  Completion& completion = completion_of(*request.sequence);
-  completion.request->cut_draft(completion, draft.ids);
-  draft.drafter = drafter;
-  if (!draft.ids.empty()) completion.proposed.push_back(draft);
+void Drafting::ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit) {
+  const bool computes = drafter.computes();
+  requests_.clear();
+  for (const ScheduledSequence& entry : scheduled) {
+    Completion& completion = completion_of(*entry.sequence);
+    int most = most_for(entry, limit);
+    if (computes && most > 0) most = make_room(completion, most);
+    // A model falls behind with those who decode, until they get drafts again.
+    if (most == 0 && (!computes || decodes(entry))) continue;
+    requests_.push_back({.sequence = entry.sequence,
+                         .num_new_tokens = entry.num_new_tokens,
+                         .most = most,
+                         .row = completion.request->guess_row(completion)});
+  }
+  if (!requests_.empty()) drafter.propose(requests_);
 }
 
-void Drafting::ask_others() {
-  for (size_t i = 0; i < parts_.others.size(); ++i) {
-    rivals_.clear();
-    for (const DraftRequest& request : requests_) {
-      rivals_.push_back({.sequence = request.sequence, .most = request.most});
-    }
-    parts_.others[i]->propose(rivals_);
-    for (size_t r = 0; r < rivals_.size(); ++r) {
-      take(rivals_[r], static_cast<int>(i) + 1);
-      DraftTokens& best = requests_[r].draft;
-      if (expected_length(rivals_[r].draft) > expected_length(best)) {
-        best = std::move(rivals_[r].draft);
-      }
-    }
+// Cuts what was proposed to what may come, and notes it.
+void Drafting::take(int drafter) {
+  for (DraftRequest& request : requests_) {
+    DraftTokens& draft = request.draft;
+    NANOVLLM_CHECK(std::ssize(draft.ids) <= request.most);
+    Completion& completion = completion_of(*request.sequence);
+    completion.request->cut_draft(completion, draft.ids);
+    draft.drafter = drafter;
+    if (!draft.ids.empty()) completion.proposed.push_back(std::move(draft));
   }
 }
 
-double Drafting::expected_length(const DraftTokens& draft) const {
-  return parts_.planner ? parts_.planner->expected_length(draft)
-                        : static_cast<double>(draft.ids.size());
+// Of what was proposed, the draft of which the most tokens are expected, or an empty one.
+DraftTokens Drafting::best_of(const ScheduledSequence& entry) const {
+  const auto& proposed = completion_of(*entry.sequence).proposed;
+  const auto best = std::ranges::max_element(proposed, {}, [this](const DraftTokens& draft) {
+    return parts_.planner ? parts_.planner->expected_length(draft)
+                          : static_cast<double>(draft.ids.size());
+  });
+  return best == proposed.end() ? DraftTokens{} : *best;
 }
 
 void Drafting::put_decodes_first(std::span<ScheduledSequence> scheduled) {
@@ -104,7 +109,7 @@ int Drafting::most_for(const ScheduledSequence& entry, int limit) const {
     const auto& [num_slots, num_logs, chunk, max_drafts] = blocks_.states().size();
     most = std::min({most, max_drafts, chunk - 1 - sequence.num_computed_tokens % chunk});
   }
-  return most;
+  return std::max(0, most);
 }
 
 void Drafting::cut(int num_decodes, int num_left) {
@@ -112,19 +117,21 @@ void Drafting::cut(int num_decodes, int num_left) {
     parts_.planner->cut(drafts_, num_decodes, num_left);
     return;
   }
-  for (DraftTokens* draft : drafts_) {
-    if (std::ssize(draft->ids) > num_left) draft->ids.resize(num_left);
-    num_left -= static_cast<int>(draft->ids.size());
+  for (DraftTokens& draft : drafts_) {
+    if (std::ssize(draft.ids) > num_left) draft.ids.resize(num_left);
+    num_left -= static_cast<int>(draft.ids.size());
   }
 }
 
-void Drafting::make_room(Completion& completion, std::vector<int32_t>& ids) {
+// Returns for how many there is room behind what the step computes of it. Surplus goes back.
+int Drafting::make_room(Completion& completion, int num_drafts) {
   const int num_tokens = completion.num_tokens();
-  const int wanted = num_tokens + static_cast<int>(ids.size());
+  const int wanted = num_tokens + num_drafts;
   const int with_room = std::max(num_tokens, blocks_.num_tokens_with_room(completion, wanted));
-  ids.resize(with_room - num_tokens);
   const bool has_room = blocks_.reserve(completion, with_room);
   NANOVLLM_CHECK(has_room);
+  blocks_.shrink(completion, with_room);
+  return with_room - num_tokens;
 }
 
 void Drafting::collected(Completion& completion, int num_known) {

@@ -19,7 +19,8 @@ inline constexpr int kMostDraftTokens = 32;
 
 struct DraftingParts {
   std::unique_ptr<Drafter> drafter;
-  // They propose too: a sequence takes the draft of which the most tokens are expected.
+  // They propose too, and are no models: a sequence takes the draft of which the most tokens are
+  // expected.
   std::vector<std::unique_ptr<Drafter>> others = {};
   // Most tokens of a draft where so many sequences decode.
   std::function<int(int)> most_tokens = [](int) { return kMostDraftTokens; };
@@ -47,20 +48,19 @@ class Drafting {
   void ended(const Completion& completion) const noexcept;
 
  private:
-  void take(DraftRequest& request, int drafter);
-  void ask_others();
-  double expected_length(const DraftTokens& draft) const;
+  void ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit);
+  void take(int drafter);
+  DraftTokens best_of(const ScheduledSequence& entry) const;
   void put_decodes_first(std::span<ScheduledSequence> scheduled);
   int most_for(const ScheduledSequence& entry, int limit) const;
   void cut(int num_decodes, int num_left);
-  void make_room(Completion& completion, std::vector<int32_t>& ids);
+  int make_room(Completion& completion, int num_drafts);
 
   DraftingParts parts_;
   BlockManager& blocks_;
-  std::vector<DraftRequest> requests_;  // reused, as those below
-  std::vector<DraftRequest> rivals_;
-  std::vector<ScheduledSequence*> entries_;
-  std::vector<DraftTokens*> drafts_;
+  std::vector<DraftRequest> requests_;       // of one drafter; reused, as those below
+  std::vector<ScheduledSequence*> entries_;  // that get drafts, and these
+  std::vector<DraftTokens> drafts_;
   std::vector<ScheduledSequence> others_;
 };
 

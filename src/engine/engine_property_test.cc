@@ -226,8 +226,9 @@ std::vector<int32_t> draft(const Sequence& sequence, Tracked& tracked, int most,
   return drafts;
 }
 
-// What a step with drafts gives: those that hold and one more, or any number of tokens.
-enum class DraftKind { kNone, kVerified, kAnyNumber };
+// What a step with drafts gives: those that hold and one more, or any number of tokens. And drafts
+// of a model, the same one, which draws without penalties and rules.
+enum class DraftKind { kNone, kVerified, kAnyNumber, kOfModel };
 
 // Groups of layers: mostly some that see everything, and some with windows, also of one token.
 std::vector<int> random_windows(uint32_t seed) {
@@ -267,11 +268,12 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload workload(seed), priorities(seed);
     Workload drafting(seed);
-    const std::vector<int> windows = random_windows(seed + num_blocks + max_num_batched_tokens);
+    std::vector<int> windows = random_windows(seed + num_blocks + max_num_batched_tokens);
+    if (drafts == DraftKind::kOfModel) windows.push_back(0);
     const StatePoolSize states = random_states(seed + num_blocks + max_num_seqs, max_num_seqs);
     std::map<uint64_t, Tracked> requests;
     FunctionDrafter::Function drafter;
-    if (drafts != DraftKind::kNone) {
+    if (drafts == DraftKind::kVerified || drafts == DraftKind::kAnyNumber) {
       drafter = [&](const Sequence& sequence, int most) {
         return draft(sequence, requests.at(sequence.request_id), most, drafting);
       };
@@ -290,7 +292,8 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .step_cost = {.per_token = 1, .per_pair = 0.01},
                                           .kv_windows = windows,
                                           .states = states,
-                                          .drafter = drafter},
+                                          .drafter = drafter,
+                                          .drafts_itself = drafts == DraftKind::kOfModel},
                                          one_letter_tokens());
     engine.runner->gives_any_number = drafts == DraftKind::kAnyNumber;
     int num_steps = 0;
@@ -328,6 +331,10 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     EXPECT_GT(num_preemptions, test::full_or_reduced(10, 3));
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
+  if (drafts == DraftKind::kOfModel) {
+    EXPECT_TRUE(max_num_batched_tokens < 7 || num_times_drawn.size() > 3);
+    return;
+  }
   for (const auto& [count, times] : num_times_drawn) EXPECT_LE(count, 4U) << times;
   // Drafts take what decodes leave of a step.
   if (drafts != DraftKind::kNone && max_num_batched_tokens >= 4 &&
@@ -348,7 +355,8 @@ INSTANTIATE_TEST_SUITE_P(DraftKind, EngineProperty,
                                             ::testing::Values(15, 200), ::testing::Values(1, 16),
                                             ::testing::Values(0, 1),
                                             ::testing::Values(DraftKind::kVerified,
-                                                              DraftKind::kAnyNumber)));
+                                                              DraftKind::kAnyNumber,
+                                                              DraftKind::kOfModel)));
 
 }  // namespace
 }  // namespace nanovllm

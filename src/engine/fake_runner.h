@@ -22,6 +22,7 @@
 #include "base/progress.h"
 #include "engine/engine_core.h"
 #include "engine/fake_states.h"
+#include "engine/model_drafter.h"
 #include "engine/trace.h"
 #include "runner/runner.h"
 
@@ -232,8 +233,10 @@ class FakeRunner : public Runner {
   void store(const SequenceInput& s, int position, uint64_t kv) {
     for (size_t group = 0; group < windows_.size(); ++group) {
       const size_t slot = slot_of(s, position, group);
-      NANOVLLM_CHECK(written_.insert(slot).second);  // two tokens never share a slot
-      kv_[slot] = part_of(kv, group);
+      // Two tokens never share a slot, unless they are those of equal texts.
+      const uint64_t part = part_of(kv, group);
+      NANOVLLM_CHECK(written_.insert(slot).second || kv_[slot] == part);
+      kv_[slot] = part;
     }
   }
   // The KV of a token, if every group that sees it has its part of that; else nonsense.
@@ -369,6 +372,7 @@ struct FakeEngineOptions {
   StatePoolSize states = {};
   FunctionDrafter::Function drafter = {};
   std::vector<FunctionDrafter::Function> other_drafters = {};
+  bool drafts_itself = false;  // by a second runner of the same model
   std::optional<DraftPlanner> draft_planner = {};
   double synthetic_acceptance = 0;
   DictatedTexts dictated = {};
@@ -378,6 +382,19 @@ struct FakeEngine {
   std::unique_ptr<EngineCore> core;
   FakeRunner* runner = nullptr;  // the core's
 };
+
+// The model itself guesses.
+inline std::unique_ptr<Drafter> make_model_drafter(const FakeEngineOptions& options) {
+  const auto group = std::ranges::find(options.kv_windows, 0) - options.kv_windows.begin();
+  return std::make_unique<ModelDrafter>(
+      std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size, 1),
+      ModelDrafterOptions{.max_num_batched_tokens = options.max_num_batched_tokens,
+                          .max_model_len = options.max_model_len,
+                          .vocab_size = options.vocab_size,
+                          .block_size = options.block_size,
+                          .num_groups = static_cast<int>(options.kv_windows.size()),
+                          .group = static_cast<int>(group)});
+}
 
 inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
                                    std::unique_ptr<const Tokenizer> tokenizer = nullptr,
@@ -401,12 +418,13 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.tokenizer = std::move(tokenizer);
   if (options.drafter) {
     parts.drafting.drafter = std::make_unique<FunctionDrafter>(options.drafter);
-    for (const auto& other : options.other_drafters) {
-      parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
-    }
-    parts.drafting.planner = options.draft_planner;
-    parts.drafting.synthetic_acceptance = options.synthetic_acceptance;
   }
+  if (options.drafts_itself) parts.drafting.drafter = make_model_drafter(options);
+  for (const auto& other : options.other_drafters) {
+    parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
+  }
+  parts.drafting.planner = options.draft_planner;
+  parts.drafting.synthetic_acceptance = options.synthetic_acceptance;
   if (!options.dictated.empty()) {
     parts.dictated = std::make_shared<const DictatedTexts>(options.dictated);
   }

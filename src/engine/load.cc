@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <future>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/signals.h"
+#include "engine/draft_model.h"
 #include "engine/speculative_config.h"
 #include "engine/trace.h"
 #include "io/file.h"
@@ -40,21 +42,23 @@ void check_defaults(const ModelConfig& model) {
 }
 
 // Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
-// thread, the tokenizer is read when it is asked for. Null where the model has none.
+// thread, the tokenizer is read when it is asked for.
 std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
     const std::string& model_dir) {
   const SignalsBlocked in_thread;
   return std::async(std::launch::async | std::launch::deferred,
-                    [model_dir]() -> std::unique_ptr<const Tokenizer> {
-                      const auto gguf = find_gguf(model_dir);
-                      const bool has_one = gguf ? Gguf(*gguf).has("tokenizer.ggml.model")
-                                                : file_exists(model_dir + "/tokenizer.json");
-                      if (!has_one) return nullptr;
-                      return Tokenizer::load(model_dir);
-                    });
+                    [model_dir] { return load_tokenizer(model_dir); });
 }
 
 }  // namespace
+
+std::unique_ptr<const Tokenizer> load_tokenizer(const std::string& model_dir) {
+  const auto gguf = find_gguf(model_dir);
+  const bool has_one =
+      gguf ? Gguf(*gguf).has("tokenizer.ggml.model") : file_exists(model_dir + "/tokenizer.json");
+  if (!has_one) return nullptr;
+  return Tokenizer::load(model_dir);
+}
 
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config, Progress* progress,
@@ -76,8 +80,13 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
   auto tokenizer = begin_to_load_tokenizer(model_dir);
-  parts.runner = make_runner(model, config, parts.info, progress);
-  parts.tokenizer = tokenizer.get();
+  std::optional<DraftModel> draft;
+  if (speculative && !speculative->model.empty()) {
+    parts.tokenizer = tokenizer.get();
+    draft.emplace(*speculative, model, parts.tokenizer.get(), config, progress);
+  }
+  parts.runner = make_runner(model, config, parts.info, progress, draft ? draft->block_bytes() : 0);
+  if (tokenizer.valid()) parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
   if (benchmark != nullptr) parts.dictated = benchmark->dictated;
   if (speculative) {
@@ -86,6 +95,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                   "speculative_config works on a CPU only; leave it out, or use --device cpu.");
     }
     parts.drafting = make_drafting(*speculative, parts.tokenizer.get());
+    if (draft) parts.drafting.drafter = draft->make_drafter(*parts.runner, parts.info);
   }
   // Not before: a model that can't be loaded leaves an older trace as it is.
   if (!config.trace_file.empty()) {

@@ -24,6 +24,9 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              Progress* progress = nullptr,
                                              const BenchmarkParts* benchmark = nullptr);
 
+// Null where the model has none.
+std::unique_ptr<const Tokenizer> load_tokenizer(const std::string& model_dir);
+
 // Why load_engine_core would not open a model, a part of a sentence, as far as its configuration
 // tells; empty = it may.
 std::string why_unsupported(const std::string& model_dir);

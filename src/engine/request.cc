@@ -179,6 +179,16 @@ bool Request::needs_ids(const Completion& completion, int num_pending) const {
          (completion.thinking && completion.thinking->num_free() <= num_pending);
 }
 
+SamplingRow Request::guess_row(const Completion& completion) const {
+  SamplingRow row;
+  row.temperature = row_.temperature;
+  row.top_p = row_.top_p;
+  row.min_p = row_.min_p;
+  row.top_k = row_.top_k;
+  row.seed = completion.seed;
+  return row;
+}
+
 void Request::cut_draft(const Completion& completion, std::vector<int32_t>& ids) const {
   if (!completion.constraint) return;
   Constraint constraint = *completion.constraint;

@@ -100,6 +100,8 @@ class Request {
   // Whether the row of its next draw depends on the ids of the tokens before it, if the last
   // num_pending of them are not known.
   bool needs_ids(const Completion& completion, int num_pending) const;
+  // What a model that guesses its next tokens draws with, but for the position.
+  SamplingRow guess_row(const Completion& completion) const;
   // Cuts a draft before its first token that can't be drawn.
   void cut_draft(const Completion& completion, std::vector<int32_t>& ids) const;
   // Adds the rows of a completion's draws, which point into both as well. Token `position`, the

@@ -16,17 +16,16 @@ namespace {
 
 constexpr const char* kWhere = "speculative_config";
 constexpr int kMostLength = 1024;  // of what is compared
+constexpr const char* kMethods = "suffix, ngram or draft_model";
 
 // Of vLLM's methods those that are not here, as people name them.
 void refuse_method(const std::string& method) {
-  for (const char* later : {"draft_model", "mtp"}) {
-    if (method == later) {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: the method {} is not supported yet; suffix and ngram are.", kWhere, method);
-    }
+  if (method == "mtp") {
+    throw_error(ErrorCode::kUnsupported, "{}: the method mtp is not supported yet; {} are.", kWhere,
+                "suffix, ngram and draft_model");
   }
-  throw_error(ErrorCode::kInvalidArgument, "{}: method must be suffix or ngram, got \"{}\".",
-              kWhere, printable(method));
+  throw_error(ErrorCode::kInvalidArgument, "{}: method must be {}, got \"{}\".", kWhere, kMethods,
+              printable(method));
 }
 
 void read_suffix(const JsonFields& fields, SpeculativeConfig& config) {
@@ -54,6 +53,19 @@ void read_ngram(const JsonFields& fields, SpeculativeConfig& config) {
   }
   suffix.max_texts = 0;
   suffix.most_per_match = kMostDraftTokens;
+}
+
+void read_draft_model(const JsonFields& fields, SpeculativeConfig& config) {
+  config.model = fields.string("model").value_or("");
+  if (config.model.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "{}: model is missing; with draft_model it must be a folder or a GGUF file.",
+                kWhere);
+  }
+  config.quantization = fields.string("quantization").value_or("");
+  config.max_model_len = static_cast<int>(fields.integer("max_model_len", 2, 1 << 24).value_or(0));
+  // Ranks of the target do not share it out.
+  fields.integer("draft_tensor_parallel_size", 1, 1);
 }
 
 std::vector<SpeculativeConfig::Range> read_ranges(const JsonFields& fields) {
@@ -112,21 +124,23 @@ SpeculativeConfig read(const Json& json) {
   SpeculativeConfig config;
   const auto method = fields.string("method");
   if (!method) {
-    throw_error(ErrorCode::kInvalidArgument, "{}: method is missing; it must be suffix or ngram.",
-                kWhere);
+    throw_error(ErrorCode::kInvalidArgument, "{}: method is missing; it must be {}.", kWhere,
+                kMethods);
   }
   if (*method == "suffix") {
     read_suffix(fields, config);
   } else if (*method == "ngram") {
     read_ngram(fields, config);
+  } else if (*method == "draft_model") {
+    read_draft_model(fields, config);
   } else {
     refuse_method(*method);
   }
   const auto count = fields.integer("num_speculative_tokens", 1, kMostDraftTokens);
-  if (!count && *method == "ngram") {
+  if (!count && *method != "suffix") {
     throw_error(ErrorCode::kInvalidArgument,
-                "{}: num_speculative_tokens is missing; with ngram it must be 1 to {}.", kWhere,
-                kMostDraftTokens);
+                "{}: num_speculative_tokens is missing; with {} it must be 1 to {}.", kWhere,
+                *method, kMostDraftTokens);
   }
   if (count) config.num_speculative_tokens = static_cast<int>(*count);
   config.per_batch_size = read_ranges(fields);
@@ -177,7 +191,7 @@ std::optional<SpeculativeConfig> parse_speculative_config(const std::string& jso
 
 DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* tokenizer) {
   DraftingParts parts;
-  parts.drafter = std::make_unique<SuffixDrafter>(config.suffix);
+  if (config.model.empty()) parts.drafter = std::make_unique<SuffixDrafter>(config.suffix);
   if (tokenizer != nullptr) parts.others.push_back(std::make_unique<GrammarDrafter>(*tokenizer));
   parts.most_tokens = [config](int num_sequences) { return config.most_tokens(num_sequences); };
   parts.synthetic_acceptance = config.synthetic_acceptance();

@@ -18,6 +18,9 @@ struct SpeculativeConfig {
 
   SuffixDrafterOptions suffix = {};  // ngram: the same, within a sequence's own tokens
   double min_token_prob = 0;
+  std::string model = {};         // draft_model: its folder or GGUF file; empty = another method
+  std::string quantization = {};  // of its weights, as EngineConfig::quantization
+  int max_model_len = 0;          // tokens that it sees; 0 = as many as both models were made for
   int num_speculative_tokens = 0;
   // rejection_sample_method synthetic, for benchmarks: the tokens that a step gives on average
   // where it verifies all num_speculative_tokens; 0 = drafts are verified.
@@ -33,8 +36,8 @@ struct SpeculativeConfig {
 // the key.
 std::optional<SpeculativeConfig> parse_speculative_config(const std::string& json);
 
-// What a method proposes, and text that grammars force. `tokenizer` must outlive it; null = there
-// is none, and so are no grammars.
+// What a method proposes, of draft_model all but the drafter, and text that grammars force.
+// `tokenizer` must outlive it; null = there is none, and so are no grammars.
 DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* tokenizer);
 
 }  // namespace nanovllm

@@ -50,11 +50,13 @@ TEST(SpeculativeConfig, ABatchSizeMayHaveItsNumberOfTokens) {
 
 TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
   EXPECT_EQ(refusal(R"({"method": "suffix"})"), "");
-  EXPECT_EQ(refusal("{}"), "speculative_config: method is missing; it must be suffix or ngram.");
+  EXPECT_EQ(refusal("{}"),
+            "speculative_config: method is missing; it must be suffix, ngram or draft_model.");
   EXPECT_EQ(refusal(R"({"method": "eagle3"})"),
-            "speculative_config: method must be suffix or ngram, got \"eagle3\".");
+            "speculative_config: method must be suffix, ngram or draft_model, got \"eagle3\".");
   EXPECT_EQ(refusal(R"({"method": "mtp"})"),
-            "speculative_config: the method mtp is not supported yet; suffix and ngram are.");
+            "speculative_config: the method mtp is not supported yet; suffix, ngram and "
+            "draft_model are.");
   EXPECT_EQ(
       refusal(R"({"method": "ngram"})"),
       "speculative_config: num_speculative_tokens is missing; with ngram it must be 1 to 32.");

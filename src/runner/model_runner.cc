@@ -43,12 +43,13 @@ size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int 
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
-                         std::unique_ptr<Backend> backend, Progress* progress)
+                         std::vector<CacheGroup> groups, std::unique_ptr<Backend> backend,
+                         Progress* progress)
     : model_config_(model),
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
       most_context_(context_of(config, model)),
-      cache_groups_(group_layers(layer_windows(model), most_context_.num_tokens)),
+      cache_groups_(std::move(groups)),
       kv_windows_(windows_of(cache_groups_)),
       max_model_len_(
           config.num_kvcache_blocks > 0
@@ -117,7 +118,7 @@ void ModelRunner::allocate_slots() {
 // they allocate is there before the KV cache takes what is left, and no request waits for it. What
 // log-probabilities, penalties and biases need besides comes with the first request that has them.
 void ModelRunner::warm_up() {
-  const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_));
+  const auto block = backend_->allocate(block_bytes());
   kv_caches_ = split_kv_memory(*backend_, kv_spec_, cache_groups_, block->data(), 1);
   state_caches_ = split_state_memory(*backend_, state_groups_, nullptr, 0, 0);
   std::vector<int32_t> zeros;
@@ -152,11 +153,13 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   return input;
 }
 
-KvCachePlan ModelRunner::plan_kv_cache() const {
+// A draft model of ranks that share their memory is there once.
+KvCachePlan ModelRunner::plan_kv_cache(int64_t draft_block_bytes) const {
   const MemoryInfo memory = backend_->memory();
+  const int num_sharing = traits_.shares_host_memory ? backend_->world_size() : 1;
   return nanovllm::plan_kv_cache(
       config_,
-      {.block_bytes = kv_block_bytes(*backend_, kv_spec_, cache_groups_),
+      {.block_bytes = block_bytes() + (draft_block_bytes + num_sharing - 1) / num_sharing,
        .state_bytes = state_bytes(*backend_, state_groups_, kSlotsOfSequence, 1),
        .slot_bytes = state_bytes(*backend_, state_groups_, 1, 0),
        .block_size = config_.kvcache_block_size,
@@ -164,7 +167,7 @@ KvCachePlan ModelRunner::plan_kv_cache() const {
        .weight_bytes = model_->weight_bytes(),
        .windows = kv_windows_},
       {.is_of_host = traits_.shares_host_memory,
-       .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
+       .num_ranks = num_sharing,
        .free_at_start = free_at_start_,
        .free_now = memory.free_bytes,
        .limit = memory.limit});
@@ -176,8 +179,7 @@ void ModelRunner::allocate_kv_cache(int num_blocks, int num_state_slots, int num
   state_caches_ = split_state_memory(*backend_, state_groups_, state_memory_->data(),
                                      num_state_slots, num_state_logs);
   state_pool_ = {.num_slots = num_state_slots, .num_logs = num_state_logs, .chunk = kStateChunk};
-  kv_cache_memory_ =
-      backend_->allocate(kv_block_bytes(*backend_, kv_spec_, cache_groups_) * num_blocks);
+  kv_cache_memory_ = backend_->allocate(static_cast<size_t>(block_bytes()) * num_blocks);
   kv_caches_ =
       split_kv_memory(*backend_, kv_spec_, cache_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
@@ -392,7 +394,7 @@ std::string engine_name(const ModelConfig& model) {
 
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group, int rank,
-                                          Progress* progress) {
+                                          Progress* progress, int64_t draft_block_bytes) {
   const auto start = std::chrono::steady_clock::now();
   auto backend = make_backend({.device = config.device,
                                .first_gpu = config.first_gpu,
@@ -403,8 +405,10 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                .progress = progress,
                                .engine = engine_name(model)});
   if (group != nullptr) group->join(rank, *backend);
-  auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend), progress);
-  KvCachePlan plan = runner->plan_kv_cache();
+  auto groups = group_layers(layer_windows(model), context_of(config, model).num_tokens);
+  auto runner =
+      std::make_unique<ModelRunner>(model, config, std::move(groups), std::move(backend), progress);
+  KvCachePlan plan = runner->plan_kv_cache(draft_block_bytes);
   if (group != nullptr) {
     const int64_t least_blocks = group->min_over_ranks(rank, plan.num_blocks);
     const int64_t least_states = group->min_over_ranks(rank, plan.num_states);

@@ -28,20 +28,23 @@ namespace nanovllm {
 // decode steps run as graphs there, unless enforce_eager is set.
 class ModelRunner final : public Runner {
  public:
-  // `progress`, or null, advances with each step. Throws Error: kNotFound, kCorruptData,
-  // kUnsupported, kOutOfMemory.
-  ModelRunner(const ModelConfig& model, const EngineConfig& config,
+  // `groups`: of all the model's layers that have keys and values. `progress`, or null, advances
+  // with each step. Throws Error: kNotFound, kCorruptData, kUnsupported, kOutOfMemory.
+  ModelRunner(const ModelConfig& model, const EngineConfig& config, std::vector<CacheGroup> groups,
               std::unique_ptr<Backend> backend, Progress* progress = nullptr);
   ~ModelRunner() override;
 
-  // How many blocks the config asks for or this rank has memory for. Throws what
-  // nanovllm::plan_kv_cache() throws.
-  KvCachePlan plan_kv_cache() const;
+  // How many blocks the config asks for or this rank has memory for, if each takes
+  // draft_block_bytes more for a draft model. Throws what nanovllm::plan_kv_cache() throws.
+  KvCachePlan plan_kv_cache(int64_t draft_block_bytes = 0) const;
+  // Of the KV cache.
+  int64_t block_bytes() const { return kv_block_bytes(*backend_, kv_spec_, cache_groups_); }
   // To be called once, before the first step. The slots and logs are for the states of recurrent
   // layers.
   void allocate_kv_cache(int num_blocks, int num_state_slots = 0, int num_state_logs = 0);
   // How long a request may be, now that the KV cache is there.
   ContextLimit context() const;
+  const ModelConfig& model_config() const { return model_config_; }
   // Fills in all of `info` except load_seconds.
   void describe(EngineInfo& info) const;
 
@@ -127,9 +130,10 @@ std::string engine_name(const ModelConfig& model);
 // bytes needed and free. With a group, the threads of all ranks call this at the same time, and all
 // runners get the same number of blocks; the group must live longer than they do. `info` is about
 // this rank alone. `progress`, or null, advances while the weights are loaded and as steps are
-// computed; it must live longer than the runner.
+// computed; it must live longer than the runner. draft_block_bytes as in plan_kv_cache().
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group = nullptr,
-                                          int rank = 0, Progress* progress = nullptr);
+                                          int rank = 0, Progress* progress = nullptr,
+                                          int64_t draft_block_bytes = 0);
 
 }  // namespace nanovllm

@@ -181,10 +181,11 @@ void tell_of_decoded_matrices(const ModelConfig& model, const EngineInfo& info) 
 }  // namespace
 
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
-                                    EngineInfo& info, Progress* progress) {
+                                    EngineInfo& info, Progress* progress,
+                                    int64_t draft_block_bytes) {
   const int num_ranks = config.tensor_parallel_size;
   if (num_ranks == 1) {
-    auto runner = make_model_runner(model, config, info, nullptr, 0, progress);
+    auto runner = make_model_runner(model, config, info, nullptr, 0, progress, draft_block_bytes);
     tell_of_decoded_matrices(model, info);
     return runner;
   }
@@ -193,7 +194,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
   CommunicatorGroup& ranks = *group;
   std::vector<EngineInfo> infos(num_ranks);
   auto runner = std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {
-    return make_model_runner(model, config, infos[rank], &ranks, rank, progress);
+    return make_model_runner(model, config, infos[rank], &ranks, rank, progress, draft_block_bytes);
   });
   info = infos[0];
   info.device = fmt::format("{} x {}", num_ranks, info.device);

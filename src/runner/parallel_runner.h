@@ -18,8 +18,10 @@ namespace nanovllm {
 // `info` counts the bytes of all ranks. Throws as make_model_runner does, and Error(kUnsupported)
 // when the machine has fewer devices than ranks or the model can't be shared by so many. All ranks
 // advance the one `progress`: those that wait for one that hangs soon stand still too.
+// draft_block_bytes as in ModelRunner::plan_kv_cache().
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
-                                    EngineInfo& info, Progress* progress = nullptr);
+                                    EngineInfo& info, Progress* progress = nullptr,
+                                    int64_t draft_block_bytes = 0);
 
 // One thread per rank. Every rank gets the same input and draws the same tokens itself: all have
 // the same logits, to the last bit, and random numbers depend on seed and position alone. So

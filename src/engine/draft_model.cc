@@ -1,0 +1,95 @@
+#include "engine/draft_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "engine/load.h"
+#include "engine/model_drafter.h"
+#include "io/json.h"
+#include "models/load_config.h"
+#include "runner/draft_runner.h"
+
+namespace nanovllm {
+
+namespace {
+
+// A model without a tokenizer has the numbers of its tokens alone.
+void check_vocabulary(const ModelConfig& draft, const ModelConfig& target,
+                      const Tokenizer* tokenizer) {
+  const auto own = load_tokenizer(draft.model_dir);
+  std::string difference;
+  if (own && tokenizer != nullptr) {
+    difference = difference_of(*tokenizer, *own);
+  } else if (draft.vocab_size != target.vocab_size) {
+    difference = fmt::format("the one has {}, the other {}", counted(target.vocab_size, "token"),
+                             draft.vocab_size);
+  }
+  if (difference.empty()) return;
+  throw_error(ErrorCode::kInvalidArgument,
+              "{} has another vocabulary than {}: {}; take one with the same tokens",
+              draft.model_dir, target.model_dir, difference);
+}
+
+std::unique_ptr<ModelRunner> load(const SpeculativeConfig& speculative, const ModelConfig& target,
+                                  const Tokenizer* tokenizer, EngineConfig config,
+                                  Progress* progress) {
+  try {
+    const ModelConfig draft = load_model_config(speculative.model);
+    check_vocabulary(draft, target, tokenizer);
+    config.quantization = speculative.quantization;
+    config.validate();
+    return make_draft_runner(draft, target, config, speculative.max_model_len, progress);
+  } catch (const Error& error) {
+    throw_error(error.code(), "speculative_config, the draft model: {}", error.what());
+  }
+}
+
+}  // namespace
+
+std::string difference_of(const Tokenizer& there, const Tokenizer& here) {
+  const int count = std::min(there.vocab_size(), here.vocab_size());
+  for (int32_t id = 0; id < count; ++id) {
+    const auto one = there.id_to_token(id), other = here.id_to_token(id);
+    if (!one || !other || *one == *other) continue;
+    return fmt::format("token {} is \"{}\" there and \"{}\" here", id, printable(*one),
+                       printable(*other));
+  }
+  return "";
+}
+
+DraftModel::DraftModel(const SpeculativeConfig& speculative, const ModelConfig& target,
+                       const Tokenizer* tokenizer, const EngineConfig& config, Progress* progress)
+    : model_(speculative.model),
+      runner_(load(speculative, target, tokenizer, config, progress)),
+      max_num_batched_tokens_(config.max_num_batched_tokens) {}
+
+std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineInfo& info) {
+  const std::span<const int> windows = target.kv_windows();
+  const auto group = std::ranges::find(windows, 0);
+  if (group == windows.end()) {
+    throw_error(ErrorCode::kUnsupported,
+                "speculative_config: a draft model needs a target with layers that keep all "
+                "tokens, and this one has none; take the method suffix");
+  }
+  runner_->allocate_kv_cache(target.num_kvcache_blocks());
+  EngineInfo facts;
+  runner_->describe(facts);
+  info.kv_bytes_per_token += facts.kv_bytes_per_token;
+  info.kv_cache_bytes += facts.kv_cache_bytes;
+  info.kv_groups.push_back(fmt::format(
+      "beside those in {} of {}: the draft model {} ({} parameters, {} of weights), {} a token",
+      windows.size() == 1 ? "the group" : "the first group", "all tokens", model_,
+      facts.num_parameters, counted(facts.weight_bytes, "byte"),
+      counted(facts.kv_bytes_per_token, "byte")));
+  const ModelDrafterOptions options = {.max_num_batched_tokens = max_num_batched_tokens_,
+                                       .max_model_len = runner_->context().num_tokens,
+                                       .vocab_size = std::min(info.vocab_size, facts.vocab_size),
+                                       .block_size = info.kvcache_block_size,
+                                       .num_groups = static_cast<int>(windows.size()),
+                                       .group = static_cast<int>(group - windows.begin())};
+  return std::make_unique<ModelDrafter>(std::move(runner_), options);
+}
+
+}  // namespace nanovllm
