@@ -9,8 +9,7 @@ namespace {
 
 constexpr double kMemoryOfTokens = 0.99;  // of what is known, kept with each new token of a class
 constexpr double kMemoryOfSteps = 0.75;
-// A number of rows that was slow once is tried again: what was measured counts for less with every
-// step since.
+constexpr double kHoping = 0.0002;  // of what is hoped for, added with each step without guesses
 constexpr double kForgetting = 0.9995;
 constexpr int kExactRows = 32;  // up to which each number is known by itself
 
@@ -22,6 +21,39 @@ int rounded(int num_rows) {
 }
 
 }  // namespace
+
+void RowTimes::learn(int num_rows, double seconds) {
+  if (num_rows < 1 || seconds <= 0) return;
+  num_rows = rounded(num_rows);
+  const auto place = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
+  if (place == measured_.end() || place->num_rows != num_rows) {
+    measured_.insert(place, {num_rows, seconds, num_steps_});
+    return;
+  }
+  place->seconds = kMemoryOfSteps * now(*place) + (1 - kMemoryOfSteps) * seconds;
+  place->step = num_steps_;
+}
+
+double RowTimes::now(const Measured& measured) const {
+  return measured.seconds * std::pow(kForgetting, static_cast<double>(num_steps_ - measured.step));
+}
+
+double RowTimes::seconds(int num_rows) const {
+  if (measured_.empty()) return 0;
+  num_rows = rounded(num_rows);
+  const auto above = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
+  if (above == measured_.end()) return now(measured_.back());
+  if (above->num_rows == num_rows || above == measured_.begin()) return now(*above);
+  const Measured& below = *(above - 1);
+  const double share =
+      static_cast<double>(num_rows - below.num_rows) / (above->num_rows - below.num_rows);
+  return now(below) + share * (now(*above) - now(below));
+}
+
+DraftPlanner::DraftPlanner(double least_probability, double hope)
+    : least_probability_(least_probability), hope_(hope) {
+  if (hope > 0) guesses_.emplace_back().fill({2 * hope, 2});
+}
 
 int DraftPlanner::class_of(int evidence) {
   constexpr std::array<int, kNumClasses - 1> kLast = {1, 2, 3, 4, 6, 10, 18};
@@ -56,42 +88,41 @@ void DraftPlanner::learn(const DraftTokens& draft, std::span<const int32_t> toke
 }
 
 void DraftPlanner::learn_step(int num_rows, double seconds) {
-  ++num_steps_;
-  if (num_rows < 1 || seconds <= 0) return;
-  num_rows = rounded(num_rows);
-  const auto place = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
-  if (place == measured_.end() || place->num_rows != num_rows) {
-    measured_.insert(place, {num_rows, seconds, num_steps_});
-    return;
+  steps_.forget();
+  passes_.forget();
+  steps_.learn(num_rows, seconds);
+}
+
+// What a step takes without drafts comes first, and then no step of more than twice the rows.
+int DraftPlanner::most_more_rows(int num_decodes) const {
+  if (steps_.most() == 0 || steps_.fewest() > num_decodes) return 0;
+  return 2 * steps_.most() - num_decodes;
+}
+
+int DraftPlanner::num_guesses(int num_decodes, int most) {
+  most = std::min(most, most_more_rows(num_decodes) / num_decodes);
+  double tokens = 1, best = tokens / seconds(num_decodes), survival = 1;
+  int num_guesses = 0;
+  for (int i = 1; i <= most; ++i) {
+    survival *= probability(i);
+    tokens += survival;
+    const double rate =
+        tokens / (seconds(num_decodes * (1 + i)) + i * passes_.seconds(num_decodes));
+    if (rate <= best) continue;
+    best = rate;
+    num_guesses = i;
   }
-  place->seconds = kMemoryOfSteps * now(*place) + (1 - kMemoryOfSteps) * seconds;
-  place->step = num_steps_;
-}
-
-double DraftPlanner::now(const Measured& measured) const {
-  return measured.seconds * std::pow(kForgetting, static_cast<double>(num_steps_ - measured.step));
-}
-
-// Between two that are known on a line; beyond them as the next one, so that more rows are tried.
-double DraftPlanner::seconds(int num_rows) const {
-  if (measured_.empty()) return 0;
-  num_rows = rounded(num_rows);
-  const auto above = std::ranges::lower_bound(measured_, num_rows, {}, &Measured::num_rows);
-  if (above == measured_.end()) return now(measured_.back());
-  if (above->num_rows == num_rows || above == measured_.begin()) return now(*above);
-  const Measured& below = *(above - 1);
-  const double share =
-      static_cast<double>(num_rows - below.num_rows) / (above->num_rows - below.num_rows);
-  return now(below) + share * (now(*above) - now(below));
+  if (num_guesses == 0 && hope_ > 0) {
+    for (Guess& guess : guesses_.front()) {
+      guess.hits += kHoping * (hope_ * guess.tries - guess.hits);
+    }
+  }
+  return num_guesses;
 }
 
 void DraftPlanner::cut(std::span<DraftTokens> drafts, int num_decodes, int most_rows) {
   slots_.clear();
-  if (measured_.empty() || measured_.front().num_rows > num_decodes) {
-    most_rows = 0;  // what a step takes without drafts comes first
-  } else {
-    most_rows = std::min(most_rows, 2 * measured_.back().num_rows - num_decodes);
-  }
+  most_rows = std::min(most_rows, most_more_rows(num_decodes));
   for (size_t d = 0; d < drafts.size(); ++d) {
     double survival = 1;
     for (size_t i = 0; i < drafts[d].ids.size(); ++i) {

@@ -115,6 +115,31 @@ TEST(DraftPlanner, TokensThatHardlyComeAreNotTaken) {
   EXPECT_EQ(lengths(planner, {draft_of(8, 1)}), std::vector<size_t>{1});
 }
 
+TEST(DraftPlanner, AModelGuessesWhatIsWorthItsPasses) {
+  DraftPlanner planner(0, 0.8);
+  EXPECT_EQ(planner.num_guesses(1, 8), 0);  // what a step takes without comes first
+  learn_steps(planner, 8);
+  EXPECT_EQ(planner.num_guesses(1, 8), 7);
+  EXPECT_EQ(planner.num_guesses(1, 3), 3);
+  EXPECT_EQ(planner.num_guesses(3, 8), 1);  // two for each would be 9 rows
+  planner.learn_pass(1, 0.4);
+  EXPECT_EQ(planner.num_guesses(1, 8), 2);
+  planner.learn_pass(1, 50);
+  EXPECT_EQ(planner.num_guesses(1, 8), 0);
+}
+
+TEST(DraftPlanner, AModelThatHasBeenWrongIsTriedAgain) {
+  DraftPlanner planner(0, 0.8);
+  learn_steps(planner, 8);
+  for (int i = 0; i < 10; ++i) planner.learn_pass(1, 0.3);
+  learn_tokens(planner, 1, 0.01);
+  EXPECT_EQ(planner.num_guesses(1, 8), 0);
+  int num_steps = 0;
+  while (planner.num_guesses(1, 8) == 0 && num_steps < 10'000) ++num_steps;
+  EXPECT_GT(num_steps, 500);
+  EXPECT_LT(num_steps, 5000);
+}
+
 TEST(DraftPlanner, AStepWithoutDraftsIsMeasuredFirstAndThenTwiceItsRows) {
   DraftPlanner planner;
   learn_tokens(planner, 30, 0.9);

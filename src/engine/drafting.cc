@@ -1,6 +1,7 @@
 #include "engine/drafting.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -17,7 +18,7 @@ bool decodes(const ScheduledSequence& entry) {
 
 }  // namespace
 
-void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tokens) {
+double Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tokens) {
   int num_rows = 0;
   for (const ScheduledSequence& entry : scheduled) num_rows += entry.num_new_tokens;
   const auto num_decodes = static_cast<int>(std::ranges::count_if(scheduled, decodes));
@@ -28,7 +29,7 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
     entries_.push_back(&entry);
     completion_of(*entry.sequence).proposed.clear();  // of a step that was given up
   }
-  ask(*parts_.drafter, scheduled, limit);
+  const double seconds = guess(scheduled, num_decodes, limit);
   take(0);
   for (size_t i = 0; i < parts_.others.size(); ++i) {
     ask(*parts_.others[i], scheduled, limit);
@@ -45,6 +46,31 @@ void Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_token
     entries_[i]->num_new_tokens += static_cast<int>(completion.draft_ids.size());
   }
   put_decodes_first(scheduled);
+  return seconds;
+}
+
+// A model also computes prompts, and what it has missed if it did not guess in the step before:
+// then its time says nothing about passes.
+double Drafting::guess(std::span<ScheduledSequence> scheduled, int num_decodes, int limit) {
+  const bool computes = parts_.drafter->computes();
+  if (computes && parts_.planner && num_decodes > 0) {
+    limit = parts_.planner->num_guesses(num_decodes, limit);
+  }
+  const auto begin = Clock::now();
+  ask(*parts_.drafter, scheduled, limit);
+  if (!computes) return 0;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  size_t num_passes = 0;
+  bool has_prompts = false;
+  for (const DraftRequest& request : requests_) {
+    num_passes = std::max(num_passes, request.draft.ids.size());
+    has_prompts = has_prompts || request.most == 0;
+  }
+  const bool has_missed_some = !std::exchange(has_guessed_, num_passes > 0);
+  if (parts_.planner && num_passes > 0 && !has_prompts && !has_missed_some) {
+    parts_.planner->learn_pass(num_decodes, seconds / static_cast<double>(num_passes));
+  }
+  return seconds;
 }
 
 void Drafting::ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit) {
@@ -147,9 +173,9 @@ void Drafting::ended(const Completion& completion) const noexcept {
   for (const auto& other : parts_.others) other->ended(completion);
 }
 
-void Drafting::learn(const StepStats& step) {
+void Drafting::learn(const StepStats& step, double guessing_seconds) {
   if (parts_.planner && step.num_prefill_tokens == 0) {
-    parts_.planner->learn_step(step.num_decode_tokens, step.seconds);
+    parts_.planner->learn_step(step.num_decode_tokens, step.seconds - guessing_seconds);
   }
 }
 

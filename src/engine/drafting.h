@@ -38,16 +38,19 @@ class Drafting {
   Drafting(DraftingParts parts, BlockManager& blocks) : parts_(std::move(parts)), blocks_(blocks) {}
 
   // Gives drafts to sequences of a step that compute the last token that is known of them, until
-  // the step has max_num_tokens. Sequences with one new token come first afterwards, too.
-  void propose(std::span<ScheduledSequence> scheduled, int max_num_tokens);
+  // the step has max_num_tokens. Sequences with one new token come first afterwards, too. Returns
+  // the seconds that a model took to guess them.
+  double propose(std::span<ScheduledSequence> scheduled, int max_num_tokens);
   // To be called when a step was collected that the completion was in, before which it had
   // num_known tokens.
   void collected(Completion& completion, int num_known);
-  // What a step took. Prompts hide what rows of drafts cost, and the first one is slow.
-  void learn(const StepStats& step);
+  // What a step took, and what propose() returned for it. Prompts hide what rows of drafts cost,
+  // and the first one is slow.
+  void learn(const StepStats& step, double guessing_seconds);
   void ended(const Completion& completion) const noexcept;
 
  private:
+  double guess(std::span<ScheduledSequence> scheduled, int num_decodes, int limit);
   void ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit);
   void take(int drafter);
   DraftTokens best_of(const ScheduledSequence& entry) const;
@@ -58,6 +61,7 @@ class Drafting {
 
   DraftingParts parts_;
   BlockManager& blocks_;
+  bool has_guessed_ = false;                 // a model, in the last step
   std::vector<DraftRequest> requests_;       // of one drafter; reused, as those below
   std::vector<ScheduledSequence*> entries_;  // that get drafts, and these
   std::vector<DraftTokens> drafts_;

@@ -164,8 +164,10 @@ bool EngineCore::submit_step() {
     ++counts_.num_preemptions;
   }
   if (scheduled.empty()) return false;
-  if (drafting_) drafting_->propose(scheduled, info().max_num_batched_tokens);
   InFlightStep step;
+  if (drafting_) {
+    step.guessing_seconds = drafting_->propose(scheduled, info().max_num_batched_tokens);
+  }
   step.submitted_at = context_.now;
   step.num_running = static_cast<int>(scheduler_.running().size());
   step.num_waiting = static_cast<int>(scheduler_.waiting().size());
@@ -374,7 +376,7 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_total_blocks = blocks_.num_blocks();
   last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
   learn_cost();
-  if (drafting_) drafting_->learn(last_step_);
+  if (drafting_) drafting_->learn(last_step_, step.guessing_seconds);
   for (const auto& observer : parts_.observers) {
     observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
   }

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kWhere = "speculative_config";
 constexpr int kMostLength = 1024;  // of what is compared
+constexpr double kHope = 0.8;      // how often a model's tokens come, before anything is known
 constexpr const char* kMethods = "suffix, ngram or draft_model";
 
 // Of vLLM's methods those that are not here, as people name them.
@@ -195,7 +196,7 @@ DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* to
   if (tokenizer != nullptr) parts.others.push_back(std::make_unique<GrammarDrafter>(*tokenizer));
   parts.most_tokens = [config](int num_sequences) { return config.most_tokens(num_sequences); };
   parts.synthetic_acceptance = config.synthetic_acceptance();
-  parts.planner.emplace(config.min_token_prob);
+  parts.planner.emplace(config.min_token_prob, config.model.empty() ? 0 : kHope);
   return parts;
 }
 
