@@ -425,6 +425,18 @@ class Generate(CliTest):
         result = run("bench", "latency", MODEL, "-q", "--json", "--input-len", "40", "--output-len", "40", *spec, *self.LITTLE)
         self.assertEqual(result.returncode, 0, result.stderr)
 
+    def test_a_model_drafts_for_itself_and_info_tells_what_it_takes(self):
+        drafts = ["--speculative-config", json.dumps({"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 3})]
+        flags = ["--json", "-q", "-p", "The king said", "--seed", "1", "--max-tokens", "80", "--max-model-len", "128"]
+        plain = run("generate", MODEL, *flags)
+        drafted = run("generate", MODEL, *flags, *drafts)
+        self.assertEqual(drafted.returncode, 0, drafted.stderr)
+        self.assertEqual(lines(drafted.stdout)[0]["token_ids"], lines(plain.stdout)[0]["token_ids"])
+        facts = [json.loads(run("info", MODEL, "--json", *extra).stdout) for extra in (drafts, [])]
+        self.assertEqual(facts[0]["kv_bytes_per_token"], 2 * facts[1]["kv_bytes_per_token"])
+        self.assertIn(f"the draft model {MODEL} (", facts[0]["kv_groups"][-1])
+        self.assertIn(f"the draft model {MODEL} (", run("info", MODEL, *drafts).stdout)
+
     def test_ranks_together_write_what_one_does(self):
         args = ["generate", MODEL, "--json", "-q", "-p", "Once upon a time there was", "--device", "cpu", "--dtype", "float32"]
         alone = run(*args, *SMALL)

@@ -92,8 +92,11 @@ def test_steps_give_what_generate_gives(run_binary, model):
         expect_equal(last[request_id], line)
 
 
-def test_drafts_change_nothing(run_binary, model):
-    engine = nanovllm.LLMEngine(model, speculative_config={"method": "suffix"}, max_num_seqs=1)
+@pytest.mark.parametrize("more", [{"method": "suffix"}, {"method": "draft_model", "num_speculative_tokens": 3}])
+def test_drafts_change_nothing(run_binary, model, more):
+    if more["method"] == "draft_model":
+        more = more | {"model": str(model)}
+    engine = nanovllm.LLMEngine(model, speculative_config=more, max_num_seqs=1)
     ids = [engine.add_request(r["prompt"], as_params(r["sampling_params"])) for r in 2 * requests()]
     last, steps = {}, []
     while not engine.is_finished():

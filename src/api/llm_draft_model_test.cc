@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/outputs_testing.h"
 #include "base/testing.h"
 #include "nanovllm/error.h"
 #include "nanovllm/llm.h"
@@ -65,6 +66,31 @@ TEST(LlmDraftModel, AModelGuessesItsOwnTokens) {
   EXPECT_EQ(num_accepted, num_drafted);
 }
 
+// It is there once, beside the ranks; and it is computed again where the model is.
+TEST(LlmDraftModel, RanksAndPreemptionChangeNoToken) {
+  std::vector<Prompt> prompts;
+  for (int i = 0; i < 4; ++i) prompts.emplace_back(std::vector<int32_t>(30 + i, 5 + i));
+  SamplingParams params;
+  params.seed = 3;
+  params.max_tokens = 60;
+  params.ignore_eos = true;
+  params.logprobs = 2;
+  EngineConfig config = config_with(golden("qwen3_tied"));
+  config.dtype = "float32";
+  config.num_kvcache_blocks = 14;
+  for (const int num_ranks : {1, 2}) {
+    config.tensor_parallel_size = num_ranks;
+    EngineConfig without = config;
+    without.speculative_config = "";
+    without.num_kvcache_blocks = 128;
+    const auto outputs = LLM(golden("qwen3_tied"), config).generate(prompts, params);
+    test::expect_equal(outputs, LLM(golden("qwen3_tied"), without).generate(prompts, params));
+    int num_preemptions = 0;
+    for (const RequestOutput& output : outputs) num_preemptions += output.num_preemptions;
+    EXPECT_GT(num_preemptions, 0);
+  }
+}
+
 TEST(LlmDraftModel, ItsKvHasRoomInTheSameBlocks) {
   EngineConfig config = config_with(golden("qwen3_tied"));
   config.num_kvcache_blocks = -1;
@@ -85,14 +111,14 @@ TEST(LlmDraftModel, WhatIsNoneForThisModelIsRefused) {
   EXPECT_EQ(refusal(target, config_with(golden("llama2"))), "");
   EXPECT_EQ(refusal(target, config_with("/nowhere")).find(kOther + "/nowhere"), 0U);
   EXPECT_EQ(refusal(target, config_with(golden("qwen3_odd_vocab"))),
-            fmt::format("{}{} has another vocabulary than {}: the one has 384 tokens, the other "
-                        "389; take one with the same tokens",
+            fmt::format("{}{} has another vocabulary than {}: it has 389 tokens and not 384; take "
+                        "one with the same tokens",
                         kOther, golden("qwen3_odd_vocab"), target));
   const std::string demo = test::source_path("models/demo"),
                     gguf = test::source_path("tests/data/gguf_llama.gguf");
   EXPECT_EQ(
       refusal(demo, config_with(gguf))
-          .find(fmt::format("{}{} has another vocabulary than {}: token ", kOther, gguf, demo)),
+          .find(fmt::format("{}{} has another vocabulary than {}: its token ", kOther, gguf, demo)),
       0U);
   EXPECT_NE(refusal(golden("qwen3_5"), config_with(golden("qwen3_5")))
                 .find("a model with recurrent layers can't be a draft model"),

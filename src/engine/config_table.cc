@@ -50,7 +50,7 @@ std::span<const ConfigField> config_table() {
        "ranks share the experts of a mixture out, instead of slicing each"},
       {"speculative_config", &C::speculative_config,
        "guess tokens and verify several in a step, which changes no token: JSON with vLLM's keys, such "
-       "as {\"method\": \"suffix\"}"},
+       "as {\"method\": \"suffix\"}; the methods are suffix, ngram and draft_model"},
       {"seed", &C::seed, "base of the seeds of requests that bring none"},
       {"trace_file", &C::trace_file, "write a Chrome/Perfetto trace of the run to this file"},
   };

@@ -21,10 +21,10 @@ void check_vocabulary(const ModelConfig& draft, const ModelConfig& target,
   const auto own = load_tokenizer(draft.model_dir);
   std::string difference;
   if (own && tokenizer != nullptr) {
-    difference = difference_of(*tokenizer, *own);
+    difference = difference_of(*own, *tokenizer);
   } else if (draft.vocab_size != target.vocab_size) {
-    difference = fmt::format("the one has {}, the other {}", counted(target.vocab_size, "token"),
-                             draft.vocab_size);
+    difference =
+        fmt::format("it has {} and not {}", counted(draft.vocab_size, "token"), target.vocab_size);
   }
   if (difference.empty()) return;
   throw_error(ErrorCode::kInvalidArgument,
@@ -48,13 +48,13 @@ std::unique_ptr<ModelRunner> load(const SpeculativeConfig& speculative, const Mo
 
 }  // namespace
 
-std::string difference_of(const Tokenizer& there, const Tokenizer& here) {
-  const int count = std::min(there.vocab_size(), here.vocab_size());
+std::string difference_of(const Tokenizer& draft, const Tokenizer& target) {
+  const int count = std::min(draft.vocab_size(), target.vocab_size());
   for (int32_t id = 0; id < count; ++id) {
-    const auto one = there.id_to_token(id), other = here.id_to_token(id);
-    if (!one || !other || *one == *other) continue;
-    return fmt::format("token {} is \"{}\" there and \"{}\" here", id, printable(*one),
-                       printable(*other));
+    const auto own = draft.id_to_token(id), expected = target.id_to_token(id);
+    if (!own || !expected || *own == *expected) continue;
+    return fmt::format("its token {} is \"{}\" and not \"{}\"", id, printable(*own),
+                       printable(*expected));
   }
   return "";
 }

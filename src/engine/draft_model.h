@@ -36,8 +36,8 @@ class DraftModel {
   const int max_num_batched_tokens_;
 };
 
-// Where two vocabularies differ, a part of a sentence: "token 5 is \"a\" there and \"b\" here";
-// empty = nowhere. A token that one of them has and the other has not is no difference.
-std::string difference_of(const Tokenizer& there, const Tokenizer& here);
+// Where two vocabularies differ, a part of a sentence: "its token 5 is \"a\" and not \"b\""; empty
+// = nowhere. A token that one of them has and the other has not is no difference.
+std::string difference_of(const Tokenizer& draft, const Tokenizer& target);
 
 }  // namespace nanovllm

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <span>
+
 #include "engine/engine_test_support.h"
 
 namespace nanovllm {
@@ -87,6 +91,38 @@ TEST_P(ModelDrafts, HaveTheirKvInTheGroupThatKeepsAll) {
   const Drafted drafted = run_all(*engine.core);
   EXPECT_GT(drafted.num_draft_tokens, 30);
   EXPECT_EQ(drafted.num_accepted, drafted.num_draft_tokens);
+}
+
+// Of a text in blocks 0 to 3, by a model of 50 tokens of which the target knows the first ones.
+Ids guesses_of(const Ids& text, int vocab_size, int max_model_len = 100) {
+  ModelDrafter drafter(std::make_unique<FakeRunner>(8, 4, 50, 1), {.max_num_batched_tokens = 5,
+                                                                   .max_model_len = max_model_len,
+                                                                   .vocab_size = vocab_size,
+                                                                   .block_size = 4});
+  Sequence sequence(0, 0, text, 100);
+  sequence.block_table = {0, 1, 2, 3};
+  DraftRequest request = {.sequence = &sequence,
+                          .num_new_tokens = static_cast<int>(text.size()),
+                          .most = 5,
+                          .row = {.temperature = 0}};
+  drafter.propose(std::span(&request, 1));
+  return request.draft.ids;
+}
+
+TEST(ModelDrafter, GuessesUpToATokenThatOneOfBothDoesNotKnow) {
+  const Ids text = prompt_of(9), all = greedy_tokens(text, 5);
+  EXPECT_EQ(guesses_of(text, 50), all);
+  const int32_t third = all[2];
+  ASSERT_GT(third, std::max({9, all[0], all[1]}));
+  EXPECT_EQ(guesses_of(text, third), Ids(all.begin(), all.begin() + 2));
+  EXPECT_EQ(guesses_of(text, 9), Ids{});
+}
+
+TEST(ModelDrafter, GuessesUpToTheLastTokenThatItSees) {
+  const Ids text = prompt_of(9), all = greedy_tokens(text, 5);
+  EXPECT_EQ(guesses_of(text, 50, 11), Ids(all.begin(), all.begin() + 3));
+  EXPECT_EQ(guesses_of(text, 50, 9), Ids(all.begin(), all.begin() + 1));
+  EXPECT_EQ(guesses_of(text, 50, 8), Ids{});
 }
 
 }  // namespace
