@@ -422,8 +422,11 @@ class Generate(CliTest):
             result = run(*command, *spec, *self.LITTLE)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn("is for nanovllm bench latency and bench throughput alone", result.stderr)
-        result = run("bench", "latency", MODEL, "-q", "--json", "--input-len", "40", "--output-len", "40", *spec, *self.LITTLE)
-        self.assertEqual(result.returncode, 0, result.stderr)
+        of_model = ["--speculative-config", json.dumps({"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 4,
+                                                        "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3})]
+        for drafts in (spec, of_model):
+            result = run("bench", "latency", MODEL, "-q", "--json", "--input-len", "40", "--output-len", "40", *drafts, *self.LITTLE)
+            self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_model_drafts_for_itself_and_info_tells_what_it_takes(self):
         drafts = ["--speculative-config", json.dumps({"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 3})]

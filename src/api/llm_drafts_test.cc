@@ -1,5 +1,6 @@
 // Drafts change no token, through the whole engine: 200 requests that ask for everything get the
 // same from every drafter, whether it copies, knows nothing or knows the future, as without one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "api/drafts_testing.h"
 #include "api/outputs_testing.h"
 #include "base/testing.h"
+#include "engine/draft_model.h"
 #include "engine/grammar_drafter.h"
 #include "nanovllm/llm.h"
 #include "nanovllm/tokenizer.h"
@@ -176,7 +178,18 @@ struct Generated {
   int64_t num_preemptions = 0, num_cached_tokens = 0;
 };
 
-LLM load_demo(const EngineShape& shape, DraftingParts drafting) {
+// The model itself with its weights in codes, which is right and wrong by turns.
+std::unique_ptr<Drafter> model_in_codes(EngineParts& parts) {
+  const auto speculative = parse_speculative_config(
+      fmt::format(R"({{"method": "draft_model", "model": "{}", "quantization": "int4",)"
+                  R"( "num_speculative_tokens": 5}})",
+                  demo()));
+  DraftModel model(*speculative, load_model_config(demo()), parts.tokenizer.get(), parts.config,
+                   nullptr);
+  return model.make_drafter(*parts.runner, parts.info);
+}
+
+LLM load_demo(const EngineShape& shape, DraftingParts drafting, bool with_model = false) {
   EngineConfig config;
   config.device = "cpu";
   config.num_threads = 2;
@@ -191,11 +204,12 @@ LLM load_demo(const EngineShape& shape, DraftingParts drafting) {
   EngineParts parts = test::parts_of(demo(), config);
   parts.tokenizer = Tokenizer::load(demo());
   parts.drafting = std::move(drafting);
+  if (with_model) parts.drafting.drafter = model_in_codes(parts);
   return test::llm_of(std::move(parts));
 }
 
-Generated generate(const EngineShape& shape, DraftingParts drafting) {
-  LLM llm = load_demo(shape, std::move(drafting));
+Generated generate(const EngineShape& shape, DraftingParts drafting, bool with_model = false) {
+  LLM llm = load_demo(shape, std::move(drafting), with_model);
   Generated all;
   const auto count = [&](const auto& /*changed*/, const StepStats& step) {
     ++all.num_steps;
@@ -230,9 +244,9 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
   const Outputs& both_rounds = without_drafts(shape.num_ranks);
   const Outputs expected(both_rounds.begin(),
                          both_rounds.begin() + shape.num_rounds * int64_t{kNumRequests});
-  const auto expect_same = [&](const char* drafter, DraftingParts parts) {
+  const auto expect_same = [&](const char* drafter, DraftingParts parts, bool with_model = false) {
     SCOPED_TRACE(drafter);
-    const Generated got = generate(shape, std::move(parts));
+    const Generated got = generate(shape, std::move(parts), with_model);
     test::expect_equal(got.outputs, expected);
     EXPECT_EQ(got.num_preemptions > 0, shape.num_blocks < 100);
     EXPECT_EQ(got.num_cached_tokens > 0, shape.enable_prefix_caching);
@@ -253,6 +267,10 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
   several.others.push_back(std::make_unique<GrammarDrafter>(demo_tokenizer()));
   several.others.push_back(std::make_unique<Prophet>(expected));
   expect_same("several", std::move(several));
+  DraftingParts beside_model;
+  beside_model.most_tokens = [](int) { return 5; };
+  beside_model.others.push_back(std::make_unique<GrammarDrafter>(demo_tokenizer()));
+  const Generated model = expect_same("model", std::move(beside_model), true);
   // Each must have met what it is about.
   EXPECT_EQ(none.num_draft_tokens, 0);
   for (const Generated* copied : {&ngram, &suffix}) {
@@ -260,6 +278,8 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
     EXPECT_GT(copied->num_draft_tokens - copied->num_accepted_tokens, kNumRequests);
   }
   EXPECT_GT(random.num_draft_tokens, kNumRequests);
+  EXPECT_GT(model.num_accepted_tokens, kNumRequests);
+  EXPECT_GT(model.num_draft_tokens - model.num_accepted_tokens, kNumRequests);
   EXPECT_GT(prophet.num_accepted_tokens, kNumRequests);
   EXPECT_EQ(prophet.num_accepted_tokens, prophet.num_draft_tokens);
   EXPECT_LT(prophet.num_steps, none.num_steps);

@@ -227,7 +227,7 @@ std::vector<int32_t> draft(const Sequence& sequence, Tracked& tracked, int most,
 }
 
 // What a step with drafts gives: those that hold and one more, or any number of tokens. And drafts
-// of a model, the same one, which draws without penalties and rules.
+// of a model, the same one, which draws without penalties and rules, beside those.
 enum class DraftKind { kNone, kVerified, kAnyNumber, kOfModel };
 
 // Groups of layers: mostly some that see everything, and some with windows, also of one token.
@@ -259,6 +259,7 @@ class EngineProperty : public ::testing::TestWithParam<Setup> {};
 TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   const auto [caching, max_num_batched_tokens, num_blocks, max_num_seqs, depth, drafts] =
       GetParam();
+  const bool of_model = drafts == DraftKind::kOfModel;
   int num_preemptions = 0, num_cached_tokens = 0;
   std::map<size_t, int> num_times_drawn;
   // Each workload comes under both policies.
@@ -269,11 +270,11 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     Workload workload(seed), priorities(seed);
     Workload drafting(seed);
     std::vector<int> windows = random_windows(seed + num_blocks + max_num_batched_tokens);
-    if (drafts == DraftKind::kOfModel) windows.push_back(0);
+    if (of_model) windows.push_back(0);
     const StatePoolSize states = random_states(seed + num_blocks + max_num_seqs, max_num_seqs);
     std::map<uint64_t, Tracked> requests;
     FunctionDrafter::Function drafter;
-    if (drafts == DraftKind::kVerified || drafts == DraftKind::kAnyNumber) {
+    if (drafts != DraftKind::kNone) {
       drafter = [&](const Sequence& sequence, int most) {
         return draft(sequence, requests.at(sequence.request_id), most, drafting);
       };
@@ -293,7 +294,8 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .kv_windows = windows,
                                           .states = states,
                                           .drafter = drafter,
-                                          .drafts_itself = drafts == DraftKind::kOfModel},
+                                          .other_drafters = std::vector(of_model ? 1 : 0, drafter),
+                                          .drafts_itself = of_model},
                                          one_letter_tokens());
     engine.runner->gives_any_number = drafts == DraftKind::kAnyNumber;
     int num_steps = 0;
@@ -331,7 +333,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     EXPECT_GT(num_preemptions, test::full_or_reduced(10, 3));
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
-  if (drafts == DraftKind::kOfModel) {
+  if (of_model) {
     EXPECT_TRUE(max_num_batched_tokens < 7 || num_times_drawn.size() > 3);
     return;
   }

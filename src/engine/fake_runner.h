@@ -416,10 +416,11 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   if (observer) parts.observers.push_back(std::move(observer));
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);
-  if (options.drafter) {
+  if (options.drafts_itself) {
+    parts.drafting.drafter = make_model_drafter(options);
+  } else if (options.drafter) {
     parts.drafting.drafter = std::make_unique<FunctionDrafter>(options.drafter);
   }
-  if (options.drafts_itself) parts.drafting.drafter = make_model_drafter(options);
   for (const auto& other : options.other_drafters) {
     parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
   }

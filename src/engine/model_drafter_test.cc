@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <span>
 
@@ -91,6 +92,25 @@ TEST_P(ModelDrafts, HaveTheirKvInTheGroupThatKeepsAll) {
   const Drafted drafted = run_all(*engine.core);
   EXPECT_GT(drafted.num_draft_tokens, 30);
   EXPECT_EQ(drafted.num_accepted, drafted.num_draft_tokens);
+}
+
+// It has its guesses paused, and computes prompts.
+TEST_P(ModelDrafts, OthersAreTakenWhereItsPassesAreNotWorthIt) {
+  DraftPlanner planner(0, 0.8);
+  for (int i = 0; i < 100; ++i) {
+    planner.learn({{1, 2, 3}, 0, 1}, Ids{1, 2, 3});
+    for (const int num_rows : {1, 2, 8}) planner.learn_step(num_rows, 1);
+    planner.learn_pass(1, 1000);
+  }
+  const auto others = [](const Sequence& sequence, int most) {
+    return greedy_tokens(sequence.token_ids, std::min(3, most));
+  };
+  FakeEngine engine = make({.other_drafters = {others}, .draft_planner = planner});
+  engine.runner->step_time = std::chrono::milliseconds(1);
+  engine.core->add_request(prompt_of(9), greedy(9));
+  const Drafted drafted = run_all(*engine.core);
+  EXPECT_EQ(drafted.num_draft_tokens, 6);
+  EXPECT_EQ(drafted.num_accepted, 6);
 }
 
 // Of a text in blocks 0 to 3, by a model of 50 tokens of which the target knows the first ones.
