@@ -24,7 +24,7 @@ void GrammarDrafter::propose(std::span<DraftRequest> requests) {
     const std::string text = constraint->forced_text(most);
     if (text.empty()) continue;
     std::vector<int32_t> ids = tokens_of(text, sequence);
-    if (text.size() == most) ids.pop_back();  // it may be cut off in a token
+    if (text.size() == most && !ids.empty()) ids.pop_back();  // it may be cut off in a token
     if (std::ssize(ids) > request.most) ids.resize(request.most);
     request.draft = {std::move(ids), 1};
   }
