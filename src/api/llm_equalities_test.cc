@@ -290,7 +290,7 @@ std::vector<Case> all_cases() {
       cases.push_back({"qwen3_tied", dtype, "cpu", to});
   }
 #ifdef NANOVLLM_WITH_CUDA
-  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3"}) {
+  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3", "qwen3_5", "olmo_hybrid"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
   }
   for (const char* file : {"gguf_llama", "gguf_gpt_oss", kKQuants}) {
@@ -311,7 +311,12 @@ std::string name_of(const ::testing::TestParamInfo<Case>& one) {
 std::vector<Case> hybrid_cases() {
   std::vector<Case> cases;
   for (const char* checkpoint : kHybrids) {
-    for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
+    for (const char* dtype : {"bfloat16", "float32"}) {
+      cases.push_back({checkpoint, dtype});
+#ifdef NANOVLLM_WITH_CUDA
+      cases.push_back({checkpoint, dtype, "cuda"});
+#endif
+    }
   }
   return cases;
 }

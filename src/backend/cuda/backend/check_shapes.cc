@@ -3,6 +3,7 @@
 #include "backend/cuda/device/kv_layout.cuh"
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/layer/row_kernels.h"
+#include "backend/cuda/recurrent/delta_layout.h"
 #include "base/check.h"
 
 namespace nanovllm::cuda {
@@ -15,6 +16,20 @@ namespace {
               most);
 }
 
+void check_heads(const Attention& core, const std::string& device) {
+  if (core.head_dim <= kMaxHeadDim && core.head_dim % kHeadVector == 0) return;
+  refuse(device, core.head_dim, "elements a head of attention",
+         fmt::format("{}, in multiples of {},", kMaxHeadDim, kHeadVector));
+}
+
+void check_heads(const GatedDelta& core, const std::string& device) {
+  const auto check = [&](int size, const char* what, int most) {
+    if (size > most) refuse(device, size, what, std::to_string(most));
+  };
+  check(core.key_dim, "elements a key of recurrent layers", kMaxStateKeyDim);
+  check(core.value_dim, "elements a value of recurrent layers", kMaxStateValueDim);
+}
+
 }  // namespace
 
 void check_shapes(const StackSpec& spec, const std::string& device) {
@@ -25,18 +40,7 @@ void check_shapes(const StackSpec& spec, const std::string& device) {
            fmt::format("{}{}", most, is_aligned ? "" : " that are no multiple of 4"));
   }
   for (const LayerSpec& layer : spec.layers) {
-    const auto* core = std::get_if<Attention>(&layer.core);
-    if (core == nullptr || core->has_gate) {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: recurrent layers and gates of attention are not supported here yet, use the "
-                  "device cpu",
-                  device);
-    }
-    const int dim = core->head_dim;
-    if (dim > kMaxHeadDim || dim % kHeadVector != 0) {
-      refuse(device, dim, "elements a head of attention",
-             fmt::format("{}, in multiples of {},", kMaxHeadDim, kHeadVector));
-    }
+    std::visit([&](const auto& core) { check_heads(core, device); }, layer.core);
     const auto* experts = std::get_if<Experts>(&layer.ffn);
     if (experts != nullptr && experts->router.out_features() > kMaxExperts) {
       refuse(device, static_cast<int>(experts->router.out_features()), "experts a layer",

@@ -22,15 +22,22 @@ std::string refusal(const StackSpec& spec) {
   }
 }
 
-TEST(CudaShapes, RecurrentLayersAndGatesOfAttentionAreForTheCpu) {
-  StackSpec spec = spec_of({1024, 2, 2, 256, 64, 2});
-  const std::string sentence =
-      "cuda (a GPU): recurrent layers and gates of attention are not supported here yet, use the "
-      "device cpu";
-  std::get<Attention>(spec.layers[0].core).has_gate = true;
-  EXPECT_EQ(refusal(spec), sentence);
-  spec.layers[0].core = GatedDelta{};
-  EXPECT_EQ(refusal(spec), sentence);
+TEST(CudaShapes, RecurrentLayersWithWideHeadsAreRefused) {
+  const auto of_dims = [](int key_dim, int value_dim) {
+    StackSpec spec = spec_of({1024, 2, 2, 256, 64, 2});
+    std::get<Attention>(spec.layers[1].core).has_gate = true;
+    spec.layers[0].core = GatedDelta{
+        .num_key_heads = 1, .num_value_heads = 1, .key_dim = key_dim, .value_dim = value_dim};
+    return refusal(spec);
+  };
+  EXPECT_EQ(of_dims(128, 128), "");
+  EXPECT_EQ(of_dims(96, 192), "");
+  EXPECT_EQ(of_dims(136, 128),
+            "cuda (a GPU): 136 elements a key of recurrent layers; at most 128 are supported here, "
+            "use the device cpu");
+  EXPECT_EQ(of_dims(128, 200),
+            "cuda (a GPU): 200 elements a value of recurrent layers; at most 192 are supported "
+            "here, use the device cpu");
 }
 
 TEST(CudaShapes, ABackendRefusesThemBeforeItHasWeights) {
