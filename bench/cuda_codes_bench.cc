@@ -1,6 +1,7 @@
 // Products with weights in codes on a GPU: the four of a layer of Qwen3-8B one behind the other, in
 // one graph of several layers, whose weights L2 does not hold. Prints microseconds a layer by
-// format and rows, the time that its bytes take at 4 TB/s, and that of decoding it to bfloat16.
+// format, kernel and rows, the time that its bytes take at 4 TB/s, and that of decoding it to
+// bfloat16.
 //
 //   cuda_codes_bench [FORMAT ...]
 #include <algorithm>
@@ -14,13 +15,15 @@
 #include "backend/cuda/device/device_context.h"
 #include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/code_stream.h"
+#include "backend/cuda/linear/code_wgmma.h"
 #include "base/code_format.h"
 #include "cuda_timer.h"
 
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kLayers = 6, kMaxRows = 256;
+constexpr int kLayers = 6, kRows[] = {1, 4, 8, 16, 32, 64};
+constexpr int kMaxRows = kMaxCodeWgmmaRows;
 constexpr int kSizes[][2] = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}};
 
 constexpr float kIntegers[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
@@ -107,13 +110,32 @@ double time_graph(cudaStream_t stream, const Enqueue& enqueue) {
   return time / kLayers;
 }
 
-void multiply(cudaStream_t stream, const CodeProduct& product, const DeviceTraits& device) {
-  const StreamPlan plan = plan_code_stream(product, device);
-  if (plan.row_sets > 0) return launch_code_stream(stream, product, plan);
+enum class Kernel { kStream, kWgmma, kProduct };
+constexpr Kernel kKernels[] = {Kernel::kStream, Kernel::kWgmma, Kernel::kProduct};
+constexpr const char* kNames[] = {"stream", "wgmma", "product"};
+
+// False where the kernel does not take the product.
+bool multiply(cudaStream_t stream, Kernel kernel, const CodeProduct& product,
+              const DeviceTraits& device) {
+  switch (kernel) {
+    case Kernel::kStream: {
+      const StreamPlan plan = plan_code_stream(product, device);
+      if (plan.row_sets > 0) launch_code_stream(stream, product, plan);
+      return plan.row_sets > 0;
+    }
+    case Kernel::kWgmma: {
+      const CodeWgmmaPlan plan = plan_code_wgmma(product, device);
+      if (plan.rows > 0) launch_code_wgmma(stream, product, plan);
+      return plan.rows > 0;
+    }
+    case Kernel::kProduct:
+      break;
+  }
   launch_code_product(stream, product, device);
+  return true;
 }
 
-// One answer of both kernels on the same random bytes.
+// One answer of the kernels on the same random bytes.
 void compare(const Named& named) {
   const DeviceTraits& device = DeviceContext::of(0).traits();
   for (const auto& [n, k] : {std::pair{4096, 4096}, std::pair{200, 12288}, std::pair{1040, 2560}}) {
@@ -124,30 +146,32 @@ void compare(const Named& named) {
     p.out_stride = n;
     p.out_dtype = DType::kFloat32;
     p.codes = device_bytes(p.shape.bytes);
-    p.x = device_bytes(int64_t{32} * k * 2);
-    for (const int rows : {1, 5, 8, 12, 16, 27, 32}) {
+    p.x = device_bytes(int64_t{kMaxCodeWgmmaRows} * k * 2);
+    for (const int rows : {1, 5, 8, 12, 16, 27, 32, 33, 64}) {
       p.rows = rows;
-      std::vector<float> y[2];
-      for (auto& out : y) {
+      std::vector<float> y[std::size(kKernels)];
+      for (const Kernel kernel : kKernels) {
         p.out = device_bytes(int64_t{rows} * n * 4);
-        if (&out == y) {
-          launch_code_product(nullptr, p, device);
-        } else {
-          multiply(nullptr, p, device);
-        }
+        const bool is_taken = multiply(nullptr, kernel, p, device);
         NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
-        out.resize(static_cast<size_t>(rows) * n);
+        auto& out = y[static_cast<int>(kernel)];
+        out.resize(is_taken ? static_cast<size_t>(rows) * n : 0);
         NANOVLLM_CUDA_CHECK(cudaMemcpy(out.data(), p.out, out.size() * 4, cudaMemcpyDeviceToHost));
         cudaFree(p.out);
       }
-      double worst = 0, size = 0;
-      for (size_t i = 0; i < y[0].size(); ++i) {
-        worst = std::max(worst, std::abs(static_cast<double>(y[0][i]) - y[1][i]));
-        size = std::max(size, std::abs(static_cast<double>(y[0][i])));
-        if (!(std::abs(y[1][i]) < 1e30f)) worst = 1e30;
-      }
-      if (worst > 1e-5 * size) {
-        std::printf("%s: %d x %d, %d rows: off by %g of %g\n", named.name, n, k, rows, worst, size);
+      const auto& expected = y[static_cast<int>(Kernel::kProduct)];
+      for (const Kernel kernel : {Kernel::kStream, Kernel::kWgmma}) {
+        const auto& got = y[static_cast<int>(kernel)];
+        double worst = 0, size = 0;
+        for (size_t i = 0; i < got.size(); ++i) {
+          worst = std::max(worst, std::abs(static_cast<double>(expected[i]) - got[i]));
+          size = std::max(size, std::abs(static_cast<double>(expected[i])));
+          if (!(std::abs(got[i]) < 1e30f)) worst = 1e30;
+        }
+        if (worst > 1e-5 * size) {
+          std::printf("%s, %s: %d x %d, %d rows: off by %g of %g\n", named.name,
+                      kNames[static_cast<int>(kernel)], n, k, rows, worst, size);
+        }
       }
     }
     cudaFree(const_cast<void*>(p.codes));
@@ -175,35 +199,43 @@ void run(const Named& named) {
       bytes += product.shape.bytes;
     }
   }
-  std::printf("%-7s %6.1f", named.name, static_cast<double>(bytes) / kLayers / 4e6);
-  for (const int rows : {1, 8, 16, 32, 64, 128, 256}) {
+  const auto all = [&](Kernel kernel, int rows) {
+    bool is_taken = true;
     const double time = time_graph(stream, [&] {
       for (size_t i = 0; i < products.size(); ++i) {
         CodeProduct& product = products[i];
         product.rows = rows;
         product.x = memory[i % 2];
         product.out = memory[1 - i % 2];
-        multiply(stream, product, device);
+        is_taken = multiply(stream, kernel, product, device) && is_taken;
       }
     });
-    std::printf(" %7.1f", time);
+    return is_taken ? time : 0;
+  };
+  const double floor = static_cast<double>(bytes) / kLayers / 4e6;
+  for (const Kernel kernel : kKernels) {
+    std::printf("%-7s %-7s %6.1f", named.name, kNames[static_cast<int>(kernel)], floor);
+    for (const int rows : kRows) std::printf(" %7.1f", all(kernel, rows));
+    // Each product alone, of one row and of 32.
+    for (const int rows : {1, 32}) {
+      std::printf(" |");
+      for (size_t which = 0; which < std::size(kSizes); ++which) {
+        std::printf(" %5.1f", time_graph(stream, [&] {
+                      for (size_t i = which; i < products.size(); i += std::size(kSizes)) {
+                        products[i].rows = rows;
+                        multiply(stream, kernel, products[i], device);
+                      }
+                    }));
+      }
+    }
+    std::printf("\n");
   }
-  std::printf(" %7.1f |", time_graph(stream, [&] {
+  std::printf("%-7s decoded %6.1f %7.1f\n", named.name, floor, time_graph(stream, [&] {
                 for (const CodeProduct& product : products) {
                   launch_decode_codes(stream, product.shape, product.codes, 0, product.features,
                                       memory[2]);
                 }
               }));
-  // Each product alone, of one row.
-  for (size_t which = 0; which < std::size(kSizes); ++which) {
-    std::printf(" %5.1f", time_graph(stream, [&] {
-                  for (size_t i = which; i < products.size(); i += std::size(kSizes)) {
-                    products[i].rows = 1;
-                    multiply(stream, products[i], device);
-                  }
-                }));
-  }
-  std::printf("\n");
   std::fflush(stdout);
   for (void* p : memory) cudaFree(p);
   cudaStreamDestroy(stream);
@@ -215,8 +247,9 @@ void run(const Named& named) {
 int main(int argc, char** argv) {
   using namespace nanovllm::cuda;
   std::printf(
-      "us      4 TB/s  rows 1       8      16      32      64     128     256  decode | "
-      "qkv o gate_up down, 1 row\n");
+      "us              4 TB/s  rows 1       4       8      16      32      64 | qkv o gate_up "
+      "down, 1 "
+      "row | 32 rows\n");
   for (const Named& named : formats()) {
     bool is_wanted = argc == 1;
     for (int i = 1; i < argc; ++i) is_wanted = is_wanted || std::string(argv[i]) == named.name;

@@ -129,7 +129,7 @@ class CudaBackend final : public Backend {
   // linear() of weights in codes: with the codes, and for many rows.
   void multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& weight);
   void multiply_decoded(Tensor out, Tensor x, const CudaLinearWeight& weight);
-  bool multiply_stream(cuda::CodeProduct product);
+  bool multiply_some_rows(cuda::CodeProduct product);
   void reserve_decoded(const CudaLinearWeight& weight);
   // experts() of as many rows as its scratch takes.
   void some_experts(Tensor out, Tensor x, ExpertWeights& weights);

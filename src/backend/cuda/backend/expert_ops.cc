@@ -249,7 +249,7 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
     if (is_coded) {
       const auto& weight = cuda_weight(product.is_gated ? w.gate_up : w.down);
       const cuda::CodeProduct coded = in_codes(product, weight, rows, tile_rows);
-      if (!multiply_stream(coded)) cuda::launch_code_product(stream_, coded, traits_);
+      if (!multiply_some_rows(coded)) cuda::launch_code_product(stream_, coded, traits_);
     } else if (has_wgmma) {
       cuda::launch_expert_wgmma(stream_, product, tile_rows, multiprocessors);
     } else {

@@ -10,6 +10,7 @@
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/code_stream.h"
+#include "backend/cuda/linear/code_wgmma.h"
 #include "backend/cuda/linear/linear_float.h"
 #include "backend/cuda/linear/linear_plan.h"
 #include "backend/cuda/linear/linear_weight.h"
@@ -155,20 +156,28 @@ void CudaBackend::reserve_decoded(const CudaLinearWeight& weight) {
   decoded_ = allocate(static_cast<size_t>(bytes));
 }
 
-// Of few rows, on some devices: some of them at a time, each time with all of the weight. Its order
-// of sums depends on the number of rows.
-bool CudaBackend::multiply_stream(cuda::CodeProduct product) {
+// On some devices: some of the rows at a time, each time with all of the weight. The order of sums
+// depends on the number of rows.
+bool CudaBackend::multiply_some_rows(cuda::CodeProduct product) {
   const int rows = product.rows;
-  if (deterministic_ || rows > 2 * cuda::kMaxStreamRows) return false;
-  const int row_bytes = product.shape.in_features * 2;
+  if (deterministic_ || rows > cuda::kMaxCodeRows) return false;
+  product.rows = std::min(rows, cuda::kMaxCodeWgmmaRows);
+  const bool by_groups =
+      rows > cuda::kMaxSkinnyRows && cuda::plan_code_wgmma(product, traits_).rows > 0;
+  const int most = by_groups ? cuda::kMaxCodeWgmmaRows : cuda::kMaxStreamRows;
+  product.rows = std::min(rows, most);
+  if (!by_groups && cuda::plan_code_stream(product, traits_).row_sets == 0) return false;
+  const int64_t x_bytes = int64_t{product.shape.in_features} * 2;
   const int64_t out_bytes = product.out_stride * static_cast<int64_t>(size_of(product.out_dtype));
-  product.rows = std::min(rows, cuda::kMaxStreamRows);
-  if (cuda::plan_code_stream(product, traits_).row_sets == 0) return false;
-  for (int row = 0; row < rows; row += cuda::kMaxStreamRows) {
-    product.rows = std::min(rows - row, cuda::kMaxStreamRows);
-    cuda::launch_code_stream(stream_, product, cuda::plan_code_stream(product, traits_));
-    product.x = static_cast<const char*>(product.x) + int64_t{row_bytes} * cuda::kMaxStreamRows;
-    product.out = static_cast<char*>(product.out) + out_bytes * cuda::kMaxStreamRows;
+  for (int row = 0; row < rows; row += most) {
+    product.rows = std::min(rows - row, most);
+    if (by_groups) {
+      cuda::launch_code_wgmma(stream_, product, cuda::plan_code_wgmma(product, traits_));
+    } else {
+      cuda::launch_code_stream(stream_, product, cuda::plan_code_stream(product, traits_));
+    }
+    product.x = static_cast<const char*>(product.x) + x_bytes * most;
+    product.out = static_cast<char*>(product.out) + out_bytes * most;
   }
   return true;
 }
@@ -186,7 +195,7 @@ void CudaBackend::multiply_codes(Tensor out, Tensor x, const CudaLinearWeight& w
     product.out = static_cast<char*>(out.data) + first * static_cast<int64_t>(size_of(out.dtype));
     product.out_dtype = out.dtype;
     product.out_stride = out.row_size();
-    if (!multiply_stream(product)) cuda::launch_code_product(stream_, product, traits_);
+    if (!multiply_some_rows(product)) cuda::launch_code_product(stream_, product, traits_);
     first += shape.out_features;
   }
 }

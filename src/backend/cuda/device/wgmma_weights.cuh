@@ -1,5 +1,4 @@
-// Hopper's products whose left operand lies in registers, as mma.cuh has it, and whose right one
-// has its columns, not K, next to each other: attention's weights times its values. See wgmma.cuh.
+// Hopper's products whose left operand lies in registers, as mma.cuh has it. See wgmma.cuh.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,8 @@ __device__ void settle(uint32_t (&a)[n][4]) {
   }
 }
 
-// d[64, n] += a[64, 16] b[16, n]
+// d[64, n] += a[64, 16] b[16, n], where b has its columns, not K, next to each other: attention's
+// weights times its values.
 __device__ inline void multiply_weights(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NANOVLLM_NAMES_32
                "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
@@ -44,6 +44,40 @@ __device__ inline void multiply_weights(float (&d)[64], const uint32_t (&a)[4], 
                "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
                : NANOVLLM_SUMS_32(0), NANOVLLM_SUMS_32(32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// d[64 features, n rows] += a[64 features, 16] b[n rows, 16], or = where not kAdds.
+template <bool kAdds>
+__device__ void multiply_features(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, "
+      "%9, 1, 1, 0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds));
+}
+
+template <bool kAdds>
+__device__ void multiply_features(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" NANOVLLM_NAMES_8
+               "}, {%8, %9, %10, %11}, %12, %13, 1, 1, 0;"
+               : NANOVLLM_SUMS_8(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds));
+}
+
+template <bool kAdds>
+__device__ void multiply_features(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NANOVLLM_NAMES_16
+               "}, {%16, %17, %18, %19}, %20, %21, 1, 1, 0;"
+               : NANOVLLM_SUMS_16(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds));
+}
+
+template <bool kAdds>
+__device__ void multiply_features(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NANOVLLM_NAMES_32
+               "}, {%32, %33, %34, %35}, %36, %37, 1, 1, 0;"
+               : NANOVLLM_SUMS_32(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds));
 }
 
 }  // namespace nanovllm::cuda

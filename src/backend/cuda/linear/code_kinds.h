@@ -5,6 +5,7 @@
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/code_stream.h"
+#include "backend/cuda/linear/code_wgmma.h"
 
 namespace nanovllm::cuda {
 
@@ -12,6 +13,8 @@ template <CodeKind kKind>
 void launch_product_kind(cudaStream_t stream, const CodeProduct& p, const CodePlan& plan);
 template <CodeKind kKind>
 void launch_stream_kind(cudaStream_t stream, const CodeProduct& p, const StreamPlan& plan);
+template <CodeKind kKind>
+void launch_wgmma_kind(cudaStream_t stream, const CodeProduct& p, const CodeWgmmaPlan& plan);
 
 // Calls f.operator()<kind>().
 template <typename F>

@@ -8,6 +8,7 @@
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/linear/code_product.h"
 #include "backend/cuda/linear/code_stream.h"
+#include "backend/cuda/linear/code_wgmma.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -91,10 +92,64 @@ TEST(CudaCodePlan, FewRowsAreStreamedOnHopperAndLater) {
   }
 }
 
+CodeProduct one_row_of(CodeProduct product) {
+  product.rows = 1;
+  return product;
+}
+
+// Likewise; and no warpgroup waits for rows that come once it has gone on.
+void expect_divided(const CodeWgmmaPlan& plan, const CodeProduct& product, const Gpu& gpu) {
+  ASSERT_GT(plan.rows, 0);
+  EXPECT_GE(plan.rows, product.rows);
+  EXPECT_LE(plan.groups, kMaxGroups);
+  EXPECT_EQ(plan.groups % plan.k_groups, 0);
+  EXPECT_GE(plan.panels * plan.features(), product.features);
+  EXPECT_GE(plan.split * plan.range_blocks, product.shape.num_blocks);
+  EXPECT_GE(plan.slots, 2);
+  EXPECT_LE(plan.slots, kMaxGroupSlots);
+  EXPECT_EQ(plan.row_stages, 1 << plan.row_shift);
+  EXPECT_LE(plan.row_stages, kMaxRowStages);
+  EXPECT_GE(plan.row_stages, std::min(2 * plan.k_groups, plan.range_blocks));
+  EXPECT_EQ(plan.row_bytes % 1024, 0);
+  EXPECT_EQ(plan.rows_offset % 1024, 0);
+  const int warps = plan.groups * kGroupTiles;
+  const int codes_end = plan.ring_offset + warps * plan.slots * product.shape.block_bytes;
+  const int sums_end =
+      plan.rows_offset + plan.k_groups * plan.rows * (plan.features() + kSumPadding) * 4;
+  EXPECT_LE(plan.rows_offset + plan.row_stages * plan.row_bytes, plan.ring_offset);
+  EXPECT_LE(std::max(codes_end, sums_end) + 1024, plan.shared_bytes);
+  EXPECT_LE(plan.shared_bytes, static_cast<int>(gpu.traits.block_bytes()));
+}
+
+TEST(CudaCodePlan, WarpgroupsTakeSomeRowsOnHopperAlone) {
+  for (const auto& [name, format] : kFormats) {
+    for (const auto& [features, cols] :
+         std::vector<std::pair<int, int>>{{1, 64}, {150, 1088}, {4096, 12288}, {24576, 4096}}) {
+      CodeProduct product = product_of(format, features, cols);
+      for (const Gpu& gpu : kGpus) {
+        for (const int rows : {1, 8, 9, 33, kMaxCodeWgmmaRows, kMaxCodeWgmmaRows + 1}) {
+          SCOPED_TRACE(std::string(name) + ", " + gpu.name + ", " + std::to_string(features) +
+                       " x " + std::to_string(cols) + ", rows " + std::to_string(rows));
+          product.rows = rows;
+          const CodeWgmmaPlan plan = plan_code_wgmma(product, gpu.traits);
+          const bool streams = plan_code_stream(one_row_of(product), gpu.traits).row_sets > 0;
+          if (gpu.traits.has_wgmma && rows <= kMaxCodeWgmmaRows && streams &&
+              scaling_of(product.shape) != Scaling::kAdded) {
+            expect_divided(plan, product, gpu);
+          } else {
+            EXPECT_EQ(plan.rows, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaCodePlan, RowsThatEndWithinAUnitAreNotStreamed) {
   CodeProduct product = product_of(kFormats[0].format, 64, 96);
   product.rows = 1;
   EXPECT_EQ(plan_code_stream(product, kH200.traits).row_sets, 0);
+  EXPECT_EQ(plan_code_wgmma(product, kH200.traits).rows, 0);
   EXPECT_GT(plan_code_product(product, kH200.traits).row_sets, 0);
 }
 
@@ -139,6 +194,7 @@ TEST(CudaCodePlan, ExpertsTilesShareTheBlocks) {
     EXPECT_EQ(plan.row_tiles, tiles);
     EXPECT_EQ(plan.split, 1);
     expect_divided(plan, product, kH200);
+    EXPECT_EQ(plan_code_wgmma(product, kH200.traits).rows, 0);
     const CodePlan other = plan_code_product(product, kH200.traits);
     EXPECT_EQ(other.row_tiles, tiles);
     EXPECT_EQ(other.split, 1);

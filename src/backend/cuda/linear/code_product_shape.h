@@ -13,6 +13,9 @@ constexpr int kXStride = kBlockColumns * 2 + 16;  // bytes: neighbouring rows sh
 constexpr int kSumStride = kPanelFeatures + 4;    // floats, likewise
 constexpr int kMaxCodeStages = 4;
 
+constexpr int kCodeBarrierBytes = 1024;    // of blocks that codes stream into
+constexpr int kCodeBytesAhead = 64 << 10;  // of codes of a multiprocessor, on their way
+
 // Rounded up.
 constexpr int parts_in(int64_t whole, int64_t part) {
   return static_cast<int>((whole + part - 1) / part);

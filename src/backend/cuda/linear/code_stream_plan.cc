@@ -7,9 +7,7 @@
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kBarrierBytes = 1024;
 constexpr int kReservedOfBlock = 1024;  // of each block's shared memory, by the system
-constexpr int kBytesAhead = 64 << 10;   // of codes of a multiprocessor, on their way
 constexpr int kSumRowBytes = 20 * 4;    // of 16 features, and padding
 
 // What a warp takes for a block of columns. Of several resident blocks one is the faster while
@@ -28,7 +26,7 @@ void try_division(StreamPlan& best, int& least, StreamPlan plan, const CodeProdu
   plan.slices = parts_in(plan.range_blocks, plan.slice_blocks);
   plan.x_stride = plan.slice_blocks * kBlockColumns * 2 + 16;
   plan.x_bytes = p.rows * plan.x_stride;
-  plan.table_offset = kBarrierBytes;
+  plan.table_offset = kCodeBarrierBytes;
   plan.ring_offset = plan.table_offset + (shape.kind == CodeKind::kTable4 ? kPairTableBytes : 0);
   plan.x_offset = plan.ring_offset + plan.warps * plan.slots * shape.block_bytes;
   plan.sums_offset = plan.x_offset + plan.x_bytes * (plan.slices > 1 ? 2 : 1);
@@ -68,7 +66,7 @@ StreamPlan plan_code_stream(const CodeProduct& p, const DeviceTraits& device) {
   plan.tail_bytes =
       static_cast<int>(p.shape.tile_bytes - int64_t{p.shape.num_blocks - 1} * p.shape.block_bytes);
   const int most_slots = std::clamp(
-      parts_in(kBytesAhead, kMaxStreamWarps * p.shape.block_bytes) + 1, 2, kMaxStreamSlots);
+      parts_in(kCodeBytesAhead, kMaxStreamWarps * p.shape.block_bytes) + 1, 2, kMaxStreamSlots);
   StreamPlan best;
   int least = 0;
   // Blocks of a multiprocessor, of which one may belong to the next kernel, or one that has room

@@ -1,0 +1,8 @@
+#include "backend/cuda/linear/code_wgmma.cuh"
+
+namespace nanovllm::cuda {
+
+template void launch_wgmma_kind<CodeKind::kE4M3>(cudaStream_t, const CodeProduct&,
+                                                 const CodeWgmmaPlan&);
+
+}  // namespace nanovllm::cuda
