@@ -271,5 +271,23 @@ TEST_P(GatedDeltaTest, BatchMatesAndThreadsChangeNothing) {
   expect_same(expected, texts.run(*make(), one_after_another), "alone");
 }
 
+// More heads than a GPU computes beside each other.
+TEST_P(GatedDeltaTest, ManySequencesAreAsEachAlone) {
+  const auto backend = make();
+  std::vector<int> lengths;
+  for (int s = 0; s < 100; ++s) lengths.push_back(60 + s % 12);
+  const DeltaTexts texts({3, 3, 16, 128}, act(), lengths, 40);
+  std::vector<Cut> one_after_another;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    one_after_another.emplace_back(lengths.size()).at(s) = lengths[s];
+  }
+  const auto expected = texts.run(*backend, one_after_another);
+  expect_same(expected, texts.run(*backend, at_once(lengths)), "at once");
+  for (const int size : {1, 3}) {
+    expect_same(expected, texts.run(*backend, in_pieces(lengths, size)),
+                fmt::format("cuts of {}", size));
+  }
+}
+
 }  // namespace
 }  // namespace nanovllm::test

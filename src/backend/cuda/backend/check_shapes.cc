@@ -28,6 +28,7 @@ void check_heads(const GatedDelta& core, const std::string& device) {
   };
   check(core.key_dim, "elements a key of recurrent layers", kMaxStateKeyDim);
   check(core.value_dim, "elements a value of recurrent layers", kMaxStateValueDim);
+  check(core.conv_width, "rows a convolution of recurrent layers", kMaxConvWidth);
 }
 
 }  // namespace

@@ -23,11 +23,14 @@ std::string refusal(const StackSpec& spec) {
 }
 
 TEST(CudaShapes, RecurrentLayersWithWideHeadsAreRefused) {
-  const auto of_dims = [](int key_dim, int value_dim) {
+  const auto of_dims = [](int key_dim, int value_dim, int conv_width = 4) {
     StackSpec spec = spec_of({1024, 2, 2, 256, 64, 2});
     std::get<Attention>(spec.layers[1].core).has_gate = true;
-    spec.layers[0].core = GatedDelta{
-        .num_key_heads = 1, .num_value_heads = 1, .key_dim = key_dim, .value_dim = value_dim};
+    spec.layers[0].core = GatedDelta{.num_key_heads = 1,
+                                     .num_value_heads = 1,
+                                     .key_dim = key_dim,
+                                     .value_dim = value_dim,
+                                     .conv_width = conv_width};
     return refusal(spec);
   };
   EXPECT_EQ(of_dims(128, 128), "");
@@ -38,6 +41,9 @@ TEST(CudaShapes, RecurrentLayersWithWideHeadsAreRefused) {
   EXPECT_EQ(of_dims(128, 200),
             "cuda (a GPU): 200 elements a value of recurrent layers; at most 192 are supported "
             "here, use the device cpu");
+  EXPECT_EQ(of_dims(128, 128, 5),
+            "cuda (a GPU): 5 rows a convolution of recurrent layers; at most 4 are supported here, "
+            "use the device cpu");
 }
 
 TEST(CudaShapes, ABackendRefusesThemBeforeItHasWeights) {

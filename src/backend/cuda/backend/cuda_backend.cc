@@ -231,8 +231,15 @@ void CudaBackend::gated_delta(Tensor out, Tensor in, const GatedDeltaParams& par
   NANOVLLM_CHECK(in.dtype == spec.dtype && out.dtype == spec.dtype);
   NANOVLLM_CHECK(in.row_size() ==
                  spec.num_channels() + int64_t{spec.num_value_heads} * (spec.value_dim + 2));
-  cuda::launch_gated_delta(stream_, out, in, params, cache, batch,
-                           cuda::plan_gated_delta(spec, batch.max_query_len, traits_));
+  const cuda::DeltaRowLayout row(spec, cuda::DeltaLayout(spec));
+  const auto bytes = static_cast<size_t>(row.bytes * batch.num_tokens);
+  if (delta_rows_ == nullptr || delta_rows_->bytes() < bytes) {
+    synchronize();  // steps under way use the smaller one
+    delta_rows_ = allocate(bytes);
+  }
+  cuda::launch_gated_delta(
+      stream_, out, in, params, cache, batch, delta_rows_->data(),
+      cuda::plan_gated_delta(spec, batch.num_seqs, batch.max_query_len, traits_));
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {

@@ -114,7 +114,7 @@ class LayerChoices {
                             .conv_width = core.conv_width,
                             .dtype = limits_.dtype};
     const auto of_rows = [&](int rows) {
-      return to_string(plan_gated_delta(spec, rows, traits_.device));
+      return to_string(plan_gated_delta(spec, 1, rows, traits_.device));
     };
     add("the recurrent rule of decodes", nullptr, [&](int) { return of_rows(1); });
     add("the recurrent rule of a prompt", nullptr, of_rows);

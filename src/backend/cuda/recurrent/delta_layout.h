@@ -8,7 +8,7 @@
 namespace nanovllm::cuda {
 
 // What heads may have; check_shapes.h refuses models with others.
-constexpr int kMaxStateKeyDim = 128, kMaxStateValueDim = 192;
+constexpr int kMaxStateKeyDim = 128, kMaxStateValueDim = 192, kMaxConvWidth = 4;
 
 // Steps of no more new rows a sequence overwrite nothing of a log that they read, whatever the
 // order of their blocks.
@@ -58,6 +58,31 @@ struct DeltaLayout {
   static constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
   static int padded(int dim) { return (dim + 15) / 16 * 16; }
   static int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+};
+
+// What a step's rows are before the state and the chunk's other rows come in. One row is behind the
+// other:
+//   [num_key_heads][2][key_dim] act, keys and queries, normed;
+//   [num_value_heads][value_dim] float32, values, in place of which a chunk's kernel leaves what is
+//   read, before its norm and gate;
+//   [num_value_heads] DeltaGate.
+// key_dim and value_dim are padded with zeros as above.
+struct DeltaGate {
+  float g, beta;
+  double sum;  // of g since the chunk's start, of rows that the log keeps
+};
+struct DeltaRowLayout {
+  DeltaRowLayout(const StateSpec& spec, const DeltaLayout& layout)
+      : values(aligned(int64_t{2} * spec.num_key_heads * layout.key_dim *
+                       static_cast<int64_t>(size_of(spec.dtype)))),
+        gates(aligned(values + int64_t{spec.num_value_heads} * layout.value_dim * 4)),
+        bytes(aligned(gates + int64_t{spec.num_value_heads} * int64_t{sizeof(DeltaGate)})) {}
+
+  // Bytes, where the parts of a row begin, and its size.
+  int64_t values, gates, bytes;
+
+ private:
+  static int64_t aligned(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 };
 
 }  // namespace nanovllm::cuda

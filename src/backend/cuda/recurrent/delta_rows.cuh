@@ -1,6 +1,8 @@
 // What the kernels of the gated delta rule share: the problem in raw pointers, a sequence's place
-// in it, and a row's inputs until they are keys, queries and values.
+// in it, and what a row's inputs become.
 #pragma once
+
+#include <type_traits>
 
 #include "backend/cuda/device/activation.cuh"
 #include "backend/cuda/device/vector.cuh"
@@ -20,6 +22,7 @@ __device__ inline void store_pair(__nv_bfloat16* p, float2 x) {
 
 struct DeltaProblem {
   DeltaLayout layout;
+  DeltaRowLayout row_layout;
   GatedDeltaParams params;
   int num_key_heads, num_value_heads;
   int key_dim, value_dim;  // not padded
@@ -28,7 +31,9 @@ struct DeltaProblem {
   void* out;       // act
   char* slots;
   char* logs;
-  int num_seqs;
+  char* rows;  // prepared
+  int num_tokens, num_seqs, max_query_len;
+  bool takes_chunks;  // long sequences are a kernel's own that goes chunk by chunk
   const int32_t *query_start_loc, *seq_lens;
   const int32_t *state_slot, *state_len, *next_slot, *log_slot;
 
@@ -53,6 +58,23 @@ struct DeltaProblem {
   __device__ int a_column(int head) const { return b_column(num_value_heads) + head; }
   __device__ int64_t in_width() const { return b_column(2 * num_value_heads); }
   __device__ int64_t out_width() const { return int64_t{num_value_heads} * value_dim; }
+
+  // Of prepared rows.
+  template <typename T>
+  __device__ T* key(int row, int key_head) const {
+    return reinterpret_cast<T*>(rows + row * row_layout.bytes) + 2 * key_head * layout.key_dim;
+  }
+  template <typename T>
+  __device__ T* query(int row, int key_head) const {
+    return key<T>(row, key_head) + layout.key_dim;
+  }
+  __device__ float* value(int row, int head) const {
+    return reinterpret_cast<float*>(rows + row * row_layout.bytes + row_layout.values) +
+           head * layout.value_dim;
+  }
+  __device__ DeltaGate* gate(int row, int head) const {
+    return reinterpret_cast<DeltaGate*>(rows + row * row_layout.bytes + row_layout.gates) + head;
+  }
 };
 
 // A sequence of a step: new rows first_row .. first_row + num_rows - 1, at positions `first` ..
@@ -77,11 +99,26 @@ struct DeltaSequence {
     log = slot < 0 ? nullptr : p.logs + p.log_slot[seq] * p.layout.log;
   }
 
+  // Its blocks may read of its log what others write of it, in any order.
+  __device__ bool is_short() const { return num_rows <= kShortDeltaRows; }
+  // Of `in`, `out` and of prepared ones.
+  __device__ int row(int position) const { return first_row + position - first; }
   // Where the last chunk with new rows begins: what the log keeps are its rows.
   __device__ int last_chunk() const { return (end - 1) / kStateChunk * kStateChunk; }
   // Whether the state at its begin is new.
   __device__ bool folds() const { return last_chunk() > state_len; }
 };
+
+// The sequence of a row. As many as there are rows of padding have a row each.
+__device__ inline int sequence_of_row(const DeltaProblem& p, int row) {
+  if (p.max_query_len == 1) return row;
+  int begin = 0, end = p.num_seqs;  // it is one of these
+  while (end - begin > 1) {
+    const int middle = (begin + end) / 2;
+    (p.query_start_loc[middle] <= row ? begin : end) = middle;
+  }
+  return begin;
+}
 
 // The convolution's inputs of a sequence.
 template <typename T>
@@ -94,7 +131,7 @@ class DeltaInputs {
   __device__ const T* row(int position) const {
     if (position < 0) return nullptr;
     if (position >= s_.first) {
-      return static_cast<const T*>(p_.in) + (s_.first_row + position - s_.first) * p_.in_width();
+      return static_cast<const T*>(p_.in) + s_.row(position) * p_.in_width();
     }
     if (is_kept(position)) {
       return reinterpret_cast<const T*>(s_.state + p_.layout.conv_rows) +
@@ -111,56 +148,6 @@ class DeltaInputs {
            position % p_.layout.ring_rows * p_.layout.num_channels;
   }
 
-  // SiLU of the convolution of channels c and c + 1. Loads do not wait for each other.
-  __device__ float2 convolved(int position, int c) const {
-    constexpr int kTaps = 4;
-    float2 sum = {};
-#pragma unroll 1
-    for (int first = 0; first < p_.conv_width; first += kTaps) {
-      float2 input[kTaps] = {}, weight[kTaps] = {};
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) {
-        if (first + j >= p_.conv_width) continue;
-        const T* const x = row(position - (p_.conv_width - 1) + first + j);
-        if (x != nullptr) input[j] = load_pair(x + c);
-        weight[j] = load_pair(p_.params.conv_weight + (first + j) * p_.layout.num_channels + c);
-      }
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) {
-        sum.x = fmaf(weight[j].x, input[j].x, sum.x);
-        sum.y = fmaf(weight[j].y, input[j].y, sum.y);
-      }
-    }
-    return {activate<Activation::kSilu>(sum.x), activate<Activation::kSilu>(sum.y)};
-  }
-
-  // A key or query, whose channels begin at c: scale x / sqrt(sum of its squares), padded with
-  // zeros, into one row or two. By a warp.
-  __device__ void write_vector(int position, int c, float scale, T* target,
-                               T* also = nullptr) const {
-    constexpr int kPairs = kMaxStateKeyDim / 64;  // a lane's
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float2 x[kPairs] = {};
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = lane + 32 * i;
-      if (2 * pair >= p_.key_dim) continue;
-      x[i] = convolved(position, c + 2 * pair);
-      sum = fmaf(x[i].x, x[i].x, sum);
-      sum = fmaf(x[i].y, x[i].y, sum);
-    }
-    const float factor = scale / sqrtf(warp_sum(sum) + 1e-6f);
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = lane + 32 * i;
-      if (2 * pair >= p_.layout.key_dim) continue;
-      const float2 normed = {x[i].x * factor, x[i].y * factor};
-      store_pair(target + 2 * pair, normed);
-      if (also != nullptr) store_pair(also + 2 * pair, normed);
-    }
-  }
-
  private:
   const DeltaProblem& p_;
   const DeltaSequence& s_;
@@ -174,40 +161,141 @@ __device__ T* log_key(const DeltaProblem& p, const DeltaSequence& s, int key_hea
          (int64_t{key_head} * kRing + position % kRing) * p.layout.key_dim;
 }
 
-// What later steps need of a key head's new rows: keys, and the inputs of the convolution of it and
-// of its value heads. By a block, which has read what it needs of the rings.
-template <typename T>
-__device__ void keep_rows(const DeltaProblem& p, const DeltaSequence& s, int key_head) {
-  const DeltaInputs<T> inputs(p, s);
-  const int num_warps = static_cast<int>(blockDim.x) / 32,
-            warp = static_cast<int>(threadIdx.x) / 32;
-  for (int position = max(s.first, s.last_chunk()) + warp; position < s.end;
-       position += num_warps) {
-    inputs.write_vector(position, p.k_channel(key_head), 1, log_key<T>(p, s, key_head, position));
+// Rows of a head's part of the log.
+__device__ inline float* log_value(const DeltaProblem& p, const DeltaSequence& s, int head,
+                                   int row) {
+  return reinterpret_cast<float*>(s.log + p.layout.values) +
+         (int64_t{head} * kStateChunk + row) * p.layout.value_dim;
+}
+__device__ inline double* log_gate(const DeltaProblem& p, const DeltaSequence& s, int head,
+                                   int row) {
+  return reinterpret_cast<double*>(s.log + p.layout.gates) + head * kStateChunk + row;
+}
+
+// A sum of g in two floats, exact enough for differences of such.
+struct SplitSum {
+  float high, low;
+
+  __device__ static SplitSum of(double sum) {
+    const auto high = static_cast<float>(sum);
+    return {high, static_cast<float>(sum - high)};
   }
-  __syncthreads();
+};
+// e^(sum at row t - sum at row i).
+template <typename T>
+__device__ float decay_between(SplitSum i, SplitSum t) {
+  const float g = (t.high - i.high) + (t.low - i.low);
+  return std::is_same_v<T, float> ? expf(g) : __expf(g);
+}
+
+// Of the convolution's inputs, `dim` channels from c on, what later steps need. By a warp.
+template <typename T>
+__device__ void keep_inputs(const DeltaProblem& p, const DeltaSequence& s, int c, int dim) {
+  const DeltaInputs<T> inputs(p, s);
   const int kept = p.conv_width - 1;
-  const int key_pairs = p.key_dim / 2, value_pairs = p.value_dim / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * key_pairs + p.group() * value_pairs;
-       i += static_cast<int>(blockDim.x)) {
-    const int j = i - 2 * key_pairs;
-    const int c = i < key_pairs ? p.q_channel(key_head) + 2 * i
-                  : j < 0
-                      ? p.k_channel(key_head) + 2 * (i - key_pairs)
-                      : p.v_channel(p.value_head(key_head, j / value_pairs)) + j % value_pairs * 2;
+  const int first = max(0, max(s.first - kept, s.end - p.layout.ring_rows));
+  for (int end = c + dim, i = c + static_cast<int>(threadIdx.x) % 32 * 2; i < end; i += 64) {
     if (s.folds()) {
-      T* const rows = reinterpret_cast<T*>(s.next + p.layout.conv_rows) + c;
+      T* const rows = reinterpret_cast<T*>(s.next + p.layout.conv_rows) + i;
+#pragma unroll 4
       for (int r = 0; r < kept; ++r) {
         const T* const x = inputs.row(s.last_chunk() - kept + r);
-        store_pair(rows + r * p.layout.num_channels, x == nullptr ? float2{} : load_pair(x + c));
+        store_pair(rows + r * p.layout.num_channels, x == nullptr ? float2{} : load_pair(x + i));
       }
     }
-    for (int position = max(0, max(s.first - kept, s.end - p.layout.ring_rows)); position < s.end;
-         ++position) {
+#pragma unroll 4
+    for (int position = first; position < s.end; ++position) {
       if (position < s.first && !inputs.is_kept(position)) continue;
-      store_pair(inputs.ring_row(position) + c, load_pair(inputs.row(position) + c));
+      store_pair(inputs.ring_row(position) + i, load_pair(inputs.row(position) + i));
     }
   }
 }
+
+// The norm and gate of what rows read for a value head. By a warp.
+template <typename T>
+class RowWriter {
+ public:
+  __device__ RowWriter(const DeltaProblem& p, int head) : p_(p), head_(head) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      norm_[i] = has(i) ? load_pair(p.params.out_norm + column(i)) : float2{};
+    }
+  }
+
+  __device__ void write(int row, const float* read) const { write<1>(row, 1, read, 0); }
+
+  // kRows at most from `row` on, whose `read` are so far from each other.
+  template <int kRows>
+  __device__ void write(int row, int num_rows, const float* read, int64_t stride) const {
+    float2 o[kRows][kPairs] = {}, gate[kRows][kPairs] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int at = min(r, num_rows - 1);
+      const T* const z =
+          static_cast<const T*>(p_.in) + (row + at) * p_.in_width() + p_.z_column(head_);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (!has(i)) continue;
+        o[r][i] = load_pair(read + at * stride + column(i));
+        gate[r][i] = load_pair(z + column(i));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r < num_rows) store_row(row + r, o[r], gate[r]);
+    }
+  }
+
+ private:
+  static constexpr int kPairs = kMaxStateValueDim / 64;  // a lane's
+
+  __device__ static int column(int i) { return static_cast<int>(threadIdx.x) % 32 * 2 + 64 * i; }
+  __device__ bool has(int i) const { return column(i) < p_.value_dim; }
+
+  __device__ void store_row(int row, const float2 (&o)[kPairs],
+                            const float2 (&gate)[kPairs]) const {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      squares = fmaf(o[i].x, o[i].x, squares);
+      squares = fmaf(o[i].y, o[i].y, squares);
+    }
+    const float mean = warp_sum(squares) / static_cast<float>(p_.value_dim);
+    const float factor = 1 / sqrtf(mean + p_.params.eps);
+    T* const out = static_cast<T*>(p_.out) + row * p_.out_width() + head_ * p_.value_dim;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (!has(i)) continue;
+      store_pair(out + column(i),
+                 {o[i].x * factor * norm_[i].x * activate<Activation::kSilu>(gate[i].x),
+                  o[i].y * factor * norm_[i].y * activate<Activation::kSilu>(gate[i].y)});
+    }
+  }
+
+  const DeltaProblem& p_;
+  const int head_;
+  float2 norm_[kPairs];
+};
+
+// Zeros, for a row of padding. By a warp.
+template <typename T>
+__device__ void clear_row(const DeltaProblem& p, int row, int head) {
+  T* const out = static_cast<T*>(p.out) + row * p.out_width() + head * p.value_dim;
+  for (int c = static_cast<int>(threadIdx.x) % 32 * 2; c < p.value_dim; c += 64) {
+    store_pair(out + c, {});
+  }
+}
+
+// Sequences with many rows stand behind: their blocks come first.
+__device__ inline int sequence_of_block(const DeltaProblem& p, int blocks_a_sequence) {
+  return p.num_seqs - 1 - static_cast<int>(blockIdx.x) / blocks_a_sequence;
+}
+
+// Before and behind what goes over states: see delta_rows.cu.
+void launch_prepare_rows(cudaStream_t stream, const DeltaProblem& problem, DType act);
+void launch_finish_rows(cudaStream_t stream, const DeltaProblem& problem, DType act);
+// Of long sequences; see delta_chunks.cu.
+void launch_delta_chunks(cudaStream_t stream, const DeltaProblem& problem, int slice_values,
+                         size_t shared_bytes);
 
 }  // namespace nanovllm::cuda

@@ -52,6 +52,9 @@ __device__ void for_each_element(const float (&sum)[kTiles][4], int first_row, S
 template <typename T>
 class StateTile {
  public:
+  // The warp's.
+  __device__ explicit StateTile(int first_value) : first_value_(first_value) {}
+
   __device__ void load(const DeltaProblem& p, const DeltaSequence& s, int head) {
     const float4* const from = s.state == nullptr ? nullptr : place(p, s.state, head);
 #pragma unroll
@@ -86,12 +89,12 @@ class StateTile {
       a[2] = pack_bfloat16(right[0], right[1]);
       a[3] = pack_bfloat16(right[2], right[3]);
     });
-    for_each_element(sum, first_value(), store);
+    for_each_element(sum, first_value_, store);
   }
 
-  // `values`: what each row of the chunk adds, weighted.
+  // `values`: u of the chunk's rows, which are weighted with `rests`.
   __device__ void fold(const DeltaProblem& p, const T* keys, int stride, const float* values,
-                       int value_stride, float decay) {
+                       int value_stride, const float* rests, float decay) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -99,7 +102,7 @@ class StateTile {
       for (float& element : s_[n]) element *= decay;
     }
     const uint32_t source = shared_address(keys + lane % 16 * stride + lane / 16 * 8);
-    const float* const column = values + first_value() + lane / 4;
+    const float* const column = values + first_value_ + lane / 4;
 #pragma unroll 1
     for (int step = 0; step < kStateChunk / 16; ++step) {
       uint32_t high[4], low[4];
@@ -107,7 +110,7 @@ class StateTile {
       for (int i = 0; i < 4; ++i) {  // see mma.cuh for who has what of a fragment
         const int row = 16 * step + i / 2 * 8 + lane % 4 * 2;
         const float* const x = column + row * value_stride + i % 2 * 8;
-        const float first = x[0], second = x[value_stride];
+        const float first = rests[row] * x[0], second = rests[row + 1] * x[value_stride];
         high[i] = pack_bfloat16(first, second);
         const float2 rounded = unpack_bfloat16(high[i]);
         low[i] = pack_bfloat16(first - rounded.x, second - rounded.y);
@@ -128,13 +131,13 @@ class StateTile {
  private:
   static constexpr int kTiles = kMaxStateKeyDim / 8;
 
-  __device__ static int first_value() { return static_cast<int>(threadIdx.x) / 32 * 16; }
-  __device__ static const float4* place(const DeltaProblem& p, const char* slot, int head) {
+  __device__ const float4* place(const DeltaProblem& p, const char* slot, int head) const {
     const auto* const state = reinterpret_cast<const float*>(slot) + head * p.layout.state_floats();
-    return reinterpret_cast<const float4*>(state + first_value() * p.layout.key_dim) +
+    return reinterpret_cast<const float4*>(state + first_value_ * p.layout.key_dim) +
            threadIdx.x % 32;
   }
 
+  int first_value_;
   float s_[kTiles][4];
 };
 
@@ -143,6 +146,8 @@ class StateTile {
 template <>
 class StateTile<float> {
  public:
+  __device__ explicit StateTile(int) {}
+
   __device__ void load(const DeltaProblem& p, const DeltaSequence& s, int head) {
     state_ = s.state == nullptr ? nullptr : place(p, s.state, head);
     next_ = const_cast<float*>(place(p, s.next, head));
@@ -169,14 +174,14 @@ class StateTile<float> {
   }
 
   __device__ void fold(const DeltaProblem& p, const float* keys, int stride, const float* values,
-                       int value_stride, float decay) {
+                       int value_stride, const float* rests, float decay) {
     const int width = p.layout.value_dim, value = static_cast<int>(threadIdx.x) % width;
 #pragma unroll 1
     for (int k = static_cast<int>(threadIdx.x) / width; k < p.key_dim; k += 2) {
       float sum = state_ == nullptr ? 0.f : decay * state_[k * width + value];
 #pragma unroll 8
       for (int i = 0; i < kStateChunk; ++i) {
-        sum = fmaf(keys[i * stride + k], values[i * value_stride + value], sum);
+        sum = fmaf(keys[i * stride + k], rests[i] * values[i * value_stride + value], sum);
       }
       next_[k * width + value] = sum;
     }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backend/cuda/device/device_traits_testing.h"
 
 namespace nanovllm::cuda {
@@ -17,25 +19,48 @@ StateSpec heads_of(int key_dim, int value_dim, DType dtype = DType::kBFloat16) {
           .dtype = dtype};
 }
 
-TEST(CudaGatedDeltaPlan, TakesDecodesOneByOneAndPromptsBySixteen) {
+TEST(CudaGatedDeltaPlan, TakesDecodesOneByOneAndOthersBySixteen) {
   for (const Gpu& gpu : kGpus) {
-    const GatedDeltaPlan decode = plan_gated_delta(heads_of(128, 128), 1, gpu.traits);
+    const GatedDeltaPlan decode = plan_gated_delta(heads_of(128, 128), 1, 1, gpu.traits);
     EXPECT_EQ(decode, (GatedDeltaPlan{.rows = 1, .num_threads = 256, .shared_bytes = 57232}));
     for (const int rows : {2, 17, 8192}) {
-      const GatedDeltaPlan prompt = plan_gated_delta(heads_of(128, 128), rows, gpu.traits);
+      const GatedDeltaPlan prompt = plan_gated_delta(heads_of(128, 128), 1, rows, gpu.traits);
       EXPECT_EQ(prompt.rows, kManyDeltaRows) << gpu.name;
-      EXPECT_EQ(prompt.num_threads, 256);
     }
   }
 }
 
-TEST(CudaGatedDeltaPlan, KeepsApartWhatManyRowsWouldOverwrite) {
-  const auto keeps_apart = [](int rows) {
-    return plan_gated_delta(heads_of(128, 128), rows, kH100.traits).keeps_apart;
+TEST(CudaGatedDeltaPlan, TakesLongSequencesChunkByChunkWhereThereIsRoom) {
+  const auto plan = [](int rows, const Gpu& gpu, DType dtype = DType::kBFloat16) {
+    return plan_gated_delta(heads_of(128, 128, dtype), 1, rows, gpu.traits);
   };
-  EXPECT_FALSE(keeps_apart(1));
-  EXPECT_FALSE(keeps_apart(kShortDeltaRows));
-  EXPECT_TRUE(keeps_apart(kShortDeltaRows + 1));
+  EXPECT_EQ(plan(kShortDeltaRows, kH100).chunk_bytes, 0U);
+  EXPECT_GT(plan(kShortDeltaRows + 1, kH100).chunk_bytes, 0U);
+  EXPECT_EQ(plan(4096, kH100, DType::kFloat32).chunk_bytes, 0U);
+  EXPECT_EQ(plan(4096, kRtx4090).chunk_bytes, 0U);
+}
+
+TEST(CudaGatedDeltaPlan, DividesFewLongSequencesFurther) {
+  const auto values = [](int num_seqs, int num_heads) {
+    StateSpec spec = heads_of(128, 128);
+    spec.num_value_heads = num_heads;
+    return plan_gated_delta(spec, num_seqs, 4096, kH100.traits).chunk_values;
+  };
+  EXPECT_EQ(values(1, 32), 32);  // 128 blocks for 132 multiprocessors
+  EXPECT_EQ(values(1, 34), 64);
+  EXPECT_EQ(values(2, 16), 32);
+  EXPECT_EQ(values(3, 16), 64);
+}
+
+TEST(CudaGatedDeltaPlan, FinishesWhereThereMayBeLongSequences) {
+  for (const Gpu& gpu : kGpus) {
+    const auto finishes = [&](int rows) {
+      return plan_gated_delta(heads_of(128, 128), 1, rows, gpu.traits).finishes;
+    };
+    EXPECT_FALSE(finishes(1)) << gpu.name;
+    EXPECT_FALSE(finishes(kShortDeltaRows)) << gpu.name;
+    EXPECT_TRUE(finishes(kShortDeltaRows + 1)) << gpu.name;
+  }
 }
 
 // What check_shapes.h takes has a plan everywhere.
@@ -46,8 +71,9 @@ TEST(CudaGatedDeltaPlan, FitsTheSharedMemoryOfEachGpu) {
         for (int value_dim = 8; value_dim <= kMaxStateValueDim; value_dim += 8) {
           for (const int rows : {1, 4096}) {
             const auto plan =
-                plan_gated_delta(heads_of(key_dim, value_dim, dtype), rows, gpu.traits);
-            ASSERT_LE(plan.shared_bytes + 1024, gpu.traits.block_bytes())
+                plan_gated_delta(heads_of(key_dim, value_dim, dtype), 1, rows, gpu.traits);
+            ASSERT_LE(std::max(plan.shared_bytes, plan.chunk_bytes) + 1024,
+                      gpu.traits.block_bytes())
                 << gpu.name << ", " << key_dim << " x " << value_dim;
             ASSERT_EQ(plan.num_threads % 32, 0);
             ASSERT_GE(plan.num_threads, 2 * value_dim);
@@ -60,8 +86,8 @@ TEST(CudaGatedDeltaPlan, FitsTheSharedMemoryOfEachGpu) {
 
 TEST(CudaGatedDeltaPlan, ManyRowsAtOnceAreGivenUpWhereTheyDoNotFit) {
   const StateSpec wide = heads_of(128, 192, DType::kFloat32);
-  EXPECT_EQ(plan_gated_delta(wide, 100, kH100.traits).rows, kManyDeltaRows);
-  EXPECT_EQ(plan_gated_delta(wide, 100, kRtx4090.traits).rows, 1);
+  EXPECT_EQ(plan_gated_delta(wide, 1, 100, kH100.traits).rows, kManyDeltaRows);
+  EXPECT_EQ(plan_gated_delta(wide, 1, 100, kRtx4090.traits).rows, 1);
 }
 
 TEST(CudaDeltaLayout, CountsWhatASequenceKeeps) {
