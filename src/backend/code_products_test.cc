@@ -1,4 +1,6 @@
 // Products with weights in codes, on every backend, of every format that there is a layout for.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "backend/cpu/linear/random_codes_testing.h"
@@ -139,6 +141,51 @@ TEST_P(CodeProductsTest, OfARowHaveTheSameBitsForAnyNumberOfRows) {
       const std::vector<float> some(x.begin(), x.begin() + rows * kDepth);
       const HostTensor y = multiply(*backend, *weight, some, rows);
       for (int64_t row = 0; row < rows; ++row) expect_same_bits(y.row(row), all.row(row));
+    }
+  }
+}
+
+// The rows that decoding gives, to the bit: where a matrix begins and ends, of one group, and of a
+// part of a vocabulary that is no multiple of a tile.
+TEST_P(CodeProductsTest, EmbeddingsAreTheDecodedRows) {
+  constexpr int32_t kFirstId = 5;
+  const auto backend = make();
+  for (const auto& [name, format] : kFormats) {
+    const int64_t group = format.group_columns == kAll ? 128 : format.group_columns;
+    for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
+             {1, 16}, {7, group}, {33, 2 * group}, {150, 1000}, {45, 9 * 256 + 64}}) {
+      const RandomDecoder decoder(format, n, k);
+      std::vector<int32_t> ids;
+      for (int64_t row = n; row >= -1; --row) ids.push_back(static_cast<int32_t>(row) + kFirstId);
+      const int64_t num_ids = std::ssize(ids);
+      const auto device_ids = upload(*backend, ids);
+      const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {num_ids, k});
+      for (const DType act : {DType::kBFloat16, DType::kFloat32}) {
+        EmbeddingTable table;
+        table.host = decoder.matrix();
+        table.rows = Tensor(nullptr, act, {n, k});
+        table.packed = backend->make_linear({&table.host, 1}, nullptr, act);
+        for (const float scale : {1.0f, 0.37f}) {
+          SCOPED_TRACE(fmt::format("{}, {} x {}, {}, scale {}", name, n, k, to_string(act), scale));
+          table.scale = scale;
+          backend->embedding(out.view, static_cast<const int32_t*>(device_ids->data()), table,
+                             kFirstId);
+          const auto rounded = [&](float x) {
+            return act == DType::kFloat32 ? x : to_float(to_bfloat16(x));
+          };
+          std::vector<float> expected = decoded(table.host);
+          for (float& x : expected) x = rounded(rounded(x) * scale);
+          const HostTensor got = download(*backend, out.view);
+          for (int64_t i = 0; i < num_ids; ++i) {
+            const int64_t row = ids[i] - kFirstId;
+            const std::vector<float> zeros(k);
+            const float* const want =
+                row < 0 || row >= n ? zeros.data() : expected.data() + row * k;
+            SCOPED_TRACE(row);
+            expect_same_bits(got.row(i), {reinterpret_cast<const char*>(want), k * sizeof(float)});
+          }
+        }
+      }
     }
   }
 }

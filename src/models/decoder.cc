@@ -75,7 +75,8 @@ class Decoder final : public Model {
   EmbeddingTable embedding_;  // [vocab of this rank, hidden_size]
   int32_t first_id_ = 0;      // of the embedding's rows
   std::unique_ptr<StackProgram> program_;
-  std::unique_ptr<LinearWeight> head_;
+  // May be the embedding's.
+  std::shared_ptr<const LinearWeight> head_;
   Tensor residual_;      // [max_num_tokens, hidden_size] float32
   Tensor logits_;        // [max_num_logits, vocab_size] float32
   Tensor logits_shard_;  // [max_num_logits, vocab of this rank], where it is sharded

@@ -150,6 +150,11 @@ TEST(WeightLayoutOption, ATiedHeadIsPackedOnceInItsCodes) {
       EXPECT_EQ(decoded->num_heads, 1 - decoded->num_of_tables);
     }
   }
+  // With memory of its own a backend packs the table, too, and a head that is not tied besides.
+  EXPECT_EQ(load("gguf_olmo2", false, true, std::nullopt)->num_heads, 1);
+  const auto two = load("gguf_olmo2", true, true, std::nullopt);
+  EXPECT_EQ(two->num_heads, 2);
+  EXPECT_EQ(two->num_of_tables, 0);
   // Rows that are no whole groups stay numbers, which the table has.
   const auto kept = load("gemma3", true, true, RoundedFormat::kInt8);
   EXPECT_EQ(kept->num_of_tables, 1);
@@ -163,7 +168,8 @@ TEST(WeightLayoutOption, ATiedHeadIsPackedOnceInItsCodes) {
   EXPECT_EQ(without->num_heads, 0);
 }
 
-// On the CPU it is read where it lies, in the file's format.
+// On the CPU it is read where it lies, in the file's format; elsewhere it is packed, once where the
+// head is tied.
 TEST(WeightLayoutOption, TheTableOfEmbeddingsStaysInItsCodes) {
   const std::string path = golden_dir("gguf_gemma3");
   const ModelConfig config = load_model_config(path);
@@ -171,13 +177,19 @@ TEST(WeightLayoutOption, TheTableOfEmbeddingsStaysInItsCodes) {
   const WeightStore weights(path, std::nullopt, config.gguf);
   const StoredTensor table = weights.get("model.embed_tokens.weight", {rows, cols});
   ASSERT_NE(table.decoder, nullptr);
-  ModelRig rig(path, DType::kBFloat16, make_cpu_backend(1), 16);
-  int64_t others = 0;
-  for (const LayoutUse& use : rig.model().weight_layouts()) others += use.bytes;
-  // Norms and nothing else besides.
-  EXPECT_GE(rig.model().weight_bytes() - others, table.bytes);
-  EXPECT_LT(rig.model().weight_bytes() - others, table.bytes + 8192);
-  EXPECT_LT(table.bytes + 8192, rows * cols * 2);
+  const auto bytes_beside_matrices = [&](std::unique_ptr<Backend> backend) {
+    ModelRig rig(path, DType::kBFloat16, std::move(backend), 16);
+    int64_t bytes = rig.model().weight_bytes();
+    for (const LayoutUse& use : rig.model().weight_layouts()) bytes -= use.bytes;
+    return bytes;
+  };
+  constexpr int64_t kNorms = 8192;
+  const int64_t mapped = bytes_beside_matrices(make_cpu_backend(1));
+  EXPECT_GE(mapped, table.bytes);
+  EXPECT_LT(mapped, table.bytes + kNorms);
+  EXPECT_LT(table.bytes + kNorms, rows * cols * 2);
+  const int64_t packed = bytes_beside_matrices(std::make_unique<RecordingBackend>(true));
+  EXPECT_EQ(packed, mapped - table.bytes);
 }
 
 }  // namespace

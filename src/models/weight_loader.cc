@@ -164,27 +164,32 @@ std::vector<float> WeightLoader::values(const std::string& name,
   return values;
 }
 
+bool WeightLoader::is_packed(const EmbeddingTable& table) const {
+  return table.host.codes != nullptr && !context_.backend.traits().shares_host_memory;
+}
+
 void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
   NANOVLLM_CHECK(slice.col_begin == 0 && slice.col_end == slice.cols);
-  out->host = find(slice);
+  out->host = find_coded(slice, std::nullopt);
   out->rows = Tensor(nullptr, context_.dtype, {out->host.rows, out->host.cols});
   if (context_.backend.traits().shares_host_memory) {
     const int64_t bytes =
         context_.weights.get(slice.name + ".weight", {slice.rows, slice.cols}).bytes;
     mapped_bytes_ += bytes / slice.rows * out->host.rows;
+  } else if (is_packed(*out)) {
+    products_.push_back({&out->packed, {.pieces = {out->host}, .bias = {}}, nullptr});
   } else {
     weight_bytes_ += static_cast<int64_t>(out->rows.bytes());
     tables_.push_back(out);
   }
 }
 
-void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
+void WeightLoader::linear(std::shared_ptr<const LinearWeight>* out, const MatrixSlice& slice,
                           const EmbeddingTable* tied) {
   const auto rounding = context_.rounding ? std::optional(RoundedFormat::kInt8) : std::nullopt;
   Matrix matrix = {.pieces = {find_coded(slice, rounding)}, .bias = {}};
-  // The table's memory has numbers, which a product in codes does without.
-  const bool is_rounded = rounding && matrix.pieces[0].decoder != nullptr;
-  if (matrix.pieces[0].codes != nullptr || is_rounded) tied = nullptr;
+  // One that is rounded has other numbers than the table.
+  if (tied != nullptr && matrix.pieces[0] != tied->host) tied = nullptr;
   products_.push_back({out, std::move(matrix), tied});
 }
 
@@ -256,7 +261,8 @@ WeightStorage WeightLoader::finish(const std::function<void()>& beside) {
   WeightStorage storage;
   add_table_jobs(storage);
   for (const Product& product : products_) {
-    std::unique_ptr<LinearWeight>& out = *product.out;
+    std::shared_ptr<const LinearWeight>& out = *product.out;
+    if (product.tied != nullptr && is_packed(*product.tied)) continue;  // another product's weight
     if (product.tied != nullptr) out = context_.backend.make_linear_of_table(product.tied->rows);
     if (out != nullptr) continue;
     const Matrix& matrix = product.matrix;
@@ -265,7 +271,13 @@ WeightStorage WeightLoader::finish(const std::function<void()>& beside) {
                      }});
   }
   run_in_parallel(std::move(jobs_), context_.num_loading_threads, beside);
-  for (const Product& product : products_) weight_bytes_ += (*product.out)->bytes;
+  for (const Product& product : products_) {
+    if (*product.out != nullptr) {
+      weight_bytes_ += (*product.out)->bytes;
+    } else {
+      *product.out = product.tied->packed;
+    }
+  }
   for (const EmbeddingTable* table : tables_) table->host.source->release();
   context_.backend.finish_loading();
   return storage;

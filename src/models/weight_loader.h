@@ -69,12 +69,12 @@ class WeightLoader {
 
   // What the following return is filled in by finish().
   //
-  // Whole rows of NAME.weight, in the type of the activations. If the backend reads host memory,
-  // the table stays in the mapped file, in the file's format.
+  // Whole rows of NAME.weight, in the type of the activations, or packed where they have codes. If
+  // the backend reads host memory, the table stays in the mapped file, in the file's format.
   void table(EmbeddingTable* out, const MatrixSlice& slice);
   // The weight of a product. tied: table() puts the same slice there, and if the backend can, the
   // product uses that memory. A head that is rounded is int8 in any format.
-  void linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
+  void linear(std::shared_ptr<const LinearWeight>* out, const MatrixSlice& slice,
               const EmbeddingTable* tied = nullptr);
   // Throws Error(kCorruptData) if the checkpoint has tensors that nobody asked for (except some
   // that are known to be harmless). Then loads on several threads, and meanwhile calls `beside` on
@@ -91,7 +91,7 @@ class WeightLoader {
 
  private:
   struct Product {
-    std::unique_ptr<LinearWeight>* out;
+    std::shared_ptr<const LinearWeight>* out;
     Matrix matrix;
     const EmbeddingTable* tied;
   };
@@ -103,6 +103,8 @@ class WeightLoader {
   void take_runs(HostMatrix& matrix, const MatrixSlice& slice);
   std::vector<float> bias_of(const MatrixSlice& slice, const HostMatrix& weight);
   void refuse_surplus() const;
+  // Whether finish() packs the table as the weight of a product.
+  bool is_packed(const EmbeddingTable& table) const;
   void add_table_jobs(WeightStorage& storage);
   void upload_rows(const EmbeddingTable& embedding, int64_t begin, int64_t end) const;
 

@@ -44,13 +44,18 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+class LinearWeight;
+
 // The embeddings of a vocabulary. Backends that read host memory read the checkpoint's own memory;
-// others have a copy on the device.
+// others have a copy on the device, of a table in codes what make_linear() packs.
 struct EmbeddingTable {
-  // [V,H] act, on the device. Its data is null if the backend reads `host`.
+  // [V,H] act, on the device. Its data is null if the backend reads `host` or `packed`.
   Tensor rows;
   // [V,H], in the checkpoint.
   HostMatrix host;
+  // [V,H] of one piece without a bias, for activations like rows.dtype; or null. A tied head may be
+  // the same.
+  std::shared_ptr<const LinearWeight> packed;
   // Factor of all rows.
   float scale = 1;
 

@@ -10,6 +10,8 @@
 #include "backend/cuda/device/memory.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/row_kernels.h"
+#include "backend/cuda/linear/code_product.h"
+#include "backend/cuda/linear/linear_weight.h"
 #include "backend/cuda/recurrent/gated_delta.h"
 #include "backend/cuda/sampling/sampling.h"
 #include "base/check.h"
@@ -157,8 +159,15 @@ size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
 
 void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                             int32_t first_id) {
-  cuda::launch_embedding(stream_, out.f32(), ids, table.rows.data, table.rows.dtype,
-                         static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
+  const auto num_tokens = static_cast<int>(out.rows());
+  const auto* const packed = static_cast<const CudaLinearWeight*>(table.packed.get());
+  if (packed != nullptr && !packed->parts.empty()) {
+    const auto& [shape, codes] = packed->parts.front();
+    return cuda::launch_embedding_of_codes(stream_, out.f32(), ids, num_tokens, shape, codes,
+                                           first_id, table.scale);
+  }
+  cuda::launch_embedding(stream_, out.f32(), ids, packed ? packed->data : table.rows.data,
+                         table.rows.dtype, num_tokens, static_cast<int>(out.row_size()),
                          static_cast<int>(table.rows.rows()), first_id, table.scale);
 }
 

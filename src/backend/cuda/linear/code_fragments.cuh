@@ -34,6 +34,9 @@ __device__ inline uint32_t mask_and_set(uint32_t x, uint32_t mask, uint32_t set)
   return y;
 }
 
+// Which of a tile's lanes (code_layout.h) a thread is where a warp has a tile.
+__device__ inline int lane_in_warp() { return static_cast<int>(threadIdx.x) % 32; }
+
 // What the values of a tile's codes depend on beside the codes.
 struct CodeValues {
   uint32_t added[2] = {};           // of whole numbers of rows r and r + 8, see added_to_codes()
@@ -82,8 +85,7 @@ __device__ inline uint32_t shift(uint32_t x, int left) {
 // 8 bits, or of a table.
 template <CodeKind kKind, int kSteps>
 __device__ inline void load_small_codes(uint32_t (&a)[kSteps][4], const char* unit, int step,
-                                        const CodeValues& values) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                        const CodeValues& values, int lane) {
   constexpr int kLowBytes = 512;
   constexpr uint32_t kRaised = 0x43004300u;
   uint32_t low[kSteps];
@@ -128,8 +130,7 @@ __device__ inline void load_small_codes(uint32_t (&a)[kSteps][4], const char* un
 
 // The same of bytes.
 template <CodeKind kKind, int kSteps>
-__device__ inline void load_bytes(uint32_t (&a)[kSteps][4], const char* unit, int step) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ inline void load_bytes(uint32_t (&a)[kSteps][4], const char* unit, int step, int lane) {
   constexpr int kPlaneBytes = 512;
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
@@ -156,11 +157,11 @@ __device__ inline void load_bytes(uint32_t (&a)[kSteps][4], const char* unit, in
 
 template <CodeKind kKind, int kSteps>
 __device__ inline void load_codes(uint32_t (&a)[kSteps][4], const char* unit, int step,
-                                  const CodeValues& values) {
+                                  const CodeValues& values, int lane = lane_in_warp()) {
   if constexpr (kKind == CodeKind::kInt8 || kKind == CodeKind::kE4M3) {
-    load_bytes<kKind, kSteps>(a, unit, step);
+    load_bytes<kKind, kSteps>(a, unit, step, lane);
   } else {
-    load_small_codes<kKind, kSteps>(a, unit, step, values);
+    load_small_codes<kKind, kSteps>(a, unit, step, values, lane);
   }
 }
 

@@ -52,5 +52,9 @@ void launch_code_product(cudaStream_t stream, const CodeProduct& product,
 // has them, rounded. `first` is a multiple of 16.
 void launch_decode_codes(cudaStream_t stream, const CodeShape& shape, const void* codes,
                          int64_t first, int64_t count, void* out);
+// Backend::embedding of a table in codes: out[num_tokens, K], activations being bfloat16.
+void launch_embedding_of_codes(cudaStream_t stream, float* out, const int32_t* ids, int num_tokens,
+                               const CodeShape& shape, const void* codes, int32_t first_id,
+                               float scale);
 
 }  // namespace nanovllm::cuda
