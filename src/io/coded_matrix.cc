@@ -71,6 +71,12 @@ void read_each_code(const NumberGrid& grid, int64_t row, int64_t col, int64_t co
   }
 }
 
+// What no code's value less a zero point is beyond.
+float largest_code(const NumberGrid& codes) {
+  if (codes.values == &kFp8Codes) return 448;
+  return codes.values == &kFp4Codes || codes.values == &kModelOptFp4Codes ? 6 : 256;
+}
+
 }  // namespace
 
 constinit const CodeValues kUnsignedCodes = table_of([](int c) { return static_cast<float>(c); });
@@ -117,7 +123,7 @@ CodedMatrix::Block CodedMatrix::read_block(int64_t row, int64_t block) const {
   if (zeros.data != nullptr) zeros.read(row, block, 1, &numbers.zero);
   const float stored = numbers.stored_scale;
   numbers.scale = divides_by_global_scale ? stored / global_scale : stored * global_scale;
-  if (!std::isfinite(numbers.scale)) {
+  if (!std::isfinite(numbers.scale * largest_code(codes))) {
     throw_error(ErrorCode::kCorruptData,
                 "{}: the scale of row {}, block {} is {}; download the file again", place, row,
                 block, numbers.scale);

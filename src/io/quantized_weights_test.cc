@@ -278,7 +278,7 @@ TEST(QuantizedWeights, Mxfp4HasALayout) {
   std::mt19937 random(3);
   std::vector<std::byte> codes(size_t{2} * 3 * 4 * 16), scales(size_t{2} * 3 * 4);
   for (std::byte& byte : codes) byte = static_cast<std::byte>(random() & 255);
-  for (std::byte& byte : scales) byte = static_cast<std::byte>(random() % 255);
+  for (std::byte& byte : scales) byte = static_cast<std::byte>(random() % 253);
   scales[0] = std::byte{0};
   const RawTensors tensors = {{"experts.down_proj_blocks", {"file", "U8", {2, 3, 4, 16}, codes}},
                               {"experts.down_proj_scales", {"file", "U8", {2, 3, 4}, scales}}};
@@ -287,6 +287,29 @@ TEST(QuantizedWeights, Mxfp4HasALayout) {
   ASSERT_EQ(matrices.size(), 1u);
   EXPECT_EQ(layout_of(matrices[0]), "group 4/32 bfloat16");
   test::expect_codes_decode_the_same(*matrices[0].decoder, 6, 128);
+}
+
+// 6 times 2^125 is a float32, and 6 times 2^126 is none.
+TEST(QuantizedWeights, AScaleThatMakesWeightsInfiniteIsRefused) {
+  const auto decode = [](uint8_t exponent) {
+    const std::vector<std::byte> codes(16, std::byte{0x77}), scales(1, std::byte{exponent});
+    const RawTensors tensors = {{"experts.down_proj_blocks", {"file", "U8", {1, 1, 1, 16}, codes}},
+                                {"experts.down_proj_scales", {"file", "U8", {1, 1, 1}, scales}}};
+    const auto matrices =
+        find_quantized_matrices(tensors, {.method = QuantizationMethod::kMxfp4, .where = "config"});
+    float first = 0;
+    matrices[0].decoder->decode(0, 0, 1, &first);
+    GroupScale scale;
+    matrices[0].decoder->read_scales(0, 0, 1, &scale);
+    EXPECT_EQ(first, 6 * scale.scale);
+    return first;
+  };
+  EXPECT_EQ(decode(252), 6 * 0x1p125f);
+  for (const uint8_t exponent : {253, 254, 255}) {
+    const Error error = error_of([&] { decode(exponent); });
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_NE(std::string(error.what()).find("the scale of row 0, block 0 is "), std::string::npos);
+  }
 }
 
 TEST(QuantizedWeights, MatricesWithoutLayoutAreCountedByReason) {

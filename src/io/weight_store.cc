@@ -351,8 +351,12 @@ class WeightStore::Impl {
         if (rest.starts_with("model.")) rest.remove_prefix(rest.find('.') + 1);
         ignored_parts_.emplace(rest.substr(0, rest.find('.')));
       } else {
-        node.key() = name;
-        items_.insert(std::move(node));
+        const std::string in_file = std::exchange(node.key(), name);
+        const auto [place, is_new, other] = items_.insert(std::move(node));
+        if (!is_new) {
+          throw_error(ErrorCode::kCorruptData, "{}: two tensors are the text part's {}, one is {}",
+                      location(), printable(name), printable(in_file));
+        }
       }
     }
   }

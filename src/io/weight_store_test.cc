@@ -82,6 +82,22 @@ TEST(WeightStore, OfAMultimodalCheckpointTheTextPartIsThere) {
   EXPECT_TRUE(store.ignored_parts().empty());
 }
 
+TEST(WeightStore, ATensorThatTheTextPartHasTwiceIsRefused) {
+  const TempDir dir;
+  dir.write("model.safetensors",
+            safetensors_bytes(
+                R"({"language_model.model.norm":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                R"("model.language_model.norm":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                std::string(8, '\0')));
+  const Error error = error_of([&] { const WeightStore store(dir.path()); });
+  EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+  EXPECT_NE(std::string(error.what())
+                .find("two tensors are the text part's model.norm, one is "
+                      "model.language_model.norm"),
+            std::string::npos)
+      << error.what();
+}
+
 TEST(WeightStore, AFolderWithoutWeightsTellsOfOtherFilesWithSome) {
   const TempDir dir;
   dir.write("config.json", "{}");
