@@ -30,6 +30,13 @@ RequestError request_error(uint64_t id, const std::exception_ptr& error) {
   }
 }
 
+// Of what ends all requests: that a file which a step reads is corrupt is no request's fault.
+RequestError engine_error(uint64_t id, const std::exception_ptr& error) {
+  RequestError failed = request_error(id, error);
+  if (failed.code == ErrorCode::kCorruptData) failed.code = ErrorCode::kIo;
+  return failed;
+}
+
 std::exception_ptr unavailable() {
   return std::make_exception_ptr(
       Error(ErrorCode::kUnavailable, "The engine was shut down before the request could end."));
@@ -355,7 +362,7 @@ void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
   try {
     if (requests_.empty()) std::rethrow_exception(error);
     events_.clear();
-    for (const auto& [id, live] : requests_) events_.emplace_back(request_error(id, error));
+    for (const auto& [id, live] : requests_) events_.emplace_back(engine_error(id, error));
     sink_(std::exchange(events_, {}));
   } catch (...) {
     try {

@@ -471,6 +471,18 @@ TEST(EngineLoop, EndsEveryRequestOfABrokenEngine) {
   }
 }
 
+// A step may read rows of a file that are corrupt, which a server must not call a bad request.
+TEST(EngineLoop, BlamesNoRequestForAFileThatAStepCannotRead) {
+  FakeEngine engine = make_fake_engine({.pipeline_depth = 1});
+  engine.runner->fail_at_step = 0;
+  engine.runner->num_failures = 2;
+  engine.runner->failure = ErrorCode::kCorruptData;
+  Hearing hearing;
+  EngineLoop loop(LLMEngine(std::move(engine.core)), hearing.sink());
+  loop.submit(add(1, 5));
+  EXPECT_EQ(hearing.answer(1).error->code, ErrorCode::kIo);
+}
+
 TEST(EngineLoop, EndsItsRequestsWhenTheSinkThrows) {
   Hearing hearing;
   EngineLoop loop(fake(), hearing.sink());

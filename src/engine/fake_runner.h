@@ -190,6 +190,7 @@ class FakeRunner : public Runner {
   int num_failures = 1;         // this many throw
   int impossible_at_step = -1;  // this one draws a token outside of the vocabulary
   int32_t deadly_id = -1;       // the process ends if a sequence contains it
+  ErrorCode failure = ErrorCode::kInternal;  // what is thrown
   std::chrono::microseconds step_time{};
   std::chrono::microseconds time_per_token{};  // besides
   StepCost cost;
@@ -219,7 +220,7 @@ class FakeRunner : public Runner {
   }
   [[noreturn]] void fail() {
     abandon();
-    throw Error(ErrorCode::kInternal, "The device is on fire.");
+    throw Error(failure, "The device is on fire.");
   }
 
   size_t slot_of(const SequenceInput& s, int position, size_t group) const {
