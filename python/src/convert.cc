@@ -254,6 +254,7 @@ nb::object to_python(const EngineInfo& info) {
       .attr("dict")("architecture"_a = info.architecture, "device"_a = info.device,
                     "device_type"_a = info.device_type, "dtype"_a = info.dtype,
                     "num_parameters"_a = info.num_parameters, "weight_bytes"_a = info.weight_bytes,
+                    "mapped_weight_bytes"_a = info.mapped_weight_bytes,
                     "kv_bytes_per_token"_a = info.kv_bytes_per_token,
                     "kv_cache_bytes"_a = info.kv_cache_bytes,
                     "num_kvcache_blocks"_a = info.num_kvcache_blocks,

@@ -559,6 +559,11 @@ def test_only_prompts_of_the_same_salt_share_the_cache(model):
         num_cached_tokens("")
 
 
+def test_info_tells_what_of_the_weights_stays_in_the_file(llm):
+    on_cpu = llm.info["device_type"] == "cpu"
+    assert (0 < llm.info["mapped_weight_bytes"] < llm.info["weight_bytes"]) == on_cpu
+
+
 def test_a_context_beyond_the_models_is_lowered_and_that_is_said(model, capfd):
     assert LLM(model, max_model_len=2048).info["max_model_len"] == 2048
     assert "max_model_len" not in capfd.readouterr().err
