@@ -290,7 +290,8 @@ std::vector<Case> all_cases() {
       cases.push_back({"qwen3_tied", dtype, "cpu", to});
   }
 #ifdef NANOVLLM_WITH_CUDA
-  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3", "qwen3_5", "olmo_hybrid"}) {
+  for (const char* checkpoint :
+       {"qwen3_tied", "llama_biases", "gemma2", "olmo3", "qwen3_5", "olmo_hybrid"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
   }
   for (const char* file : {"gguf_llama", "gguf_gpt_oss", kKQuants}) {

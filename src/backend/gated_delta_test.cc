@@ -209,7 +209,8 @@ TEST_P(GatedDeltaTest, IsTheRuleRowByRow) {
                                {1, 3, 128, 128, 4, true, 2, 0.1f},
                                {3, 3, 24, 40, 3, false, 2, 16},
                                {2, 6, 64, 48, 4, true, 1, 0.01f},
-                               {2, 2, 128, 64, 1, false, 1, 200}};
+                               {2, 2, 128, 64, 1, false, 1, 200},
+                               {1, 8, 96, 192, 4, true, 2, 0.1f}};
   uint32_t seed = 1;
   for (const DeltaShape& shape : shapes) {
     SCOPED_TRACE(seed);

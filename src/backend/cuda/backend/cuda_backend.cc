@@ -246,9 +246,9 @@ void CudaBackend::gated_delta(Tensor out, Tensor in, const GatedDeltaParams& par
     synchronize();  // steps under way use the smaller one
     delta_rows_ = allocate(bytes);
   }
-  cuda::launch_gated_delta(
-      stream_, out, in, params, cache, batch, delta_rows_->data(),
-      cuda::plan_gated_delta(spec, batch.num_seqs, batch.max_query_len, traits_));
+  const int num_prompts = batch.num_seqs - batch.num_decodes;
+  cuda::launch_gated_delta(stream_, out, in, params, cache, batch, delta_rows_->data(),
+                           cuda::plan_gated_delta(spec, num_prompts, batch.max_query_len, traits_));
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {

@@ -153,7 +153,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::Sampler> sampler_;
   std::mutex decoded_mutex_;
   std::unique_ptr<Buffer> decoded_;  // of a weight in codes, or none
-  std::unique_ptr<Buffer> delta_rows_;  // see cuda::DeltaRowLayout; or none
+  // See cuda::DeltaRowLayout; or none. It grows, which no graph survives: the largest step comes
+  // before the first one.
+  std::unique_ptr<Buffer> delta_rows_;
   std::mutex expert_mutex_;
   std::shared_ptr<Buffer> expert_scratch_;  // of the layers with experts, the largest so far
 };

@@ -163,7 +163,7 @@ bool CudaBackend::multiply_some_rows(cuda::CodeProduct product) {
   if (deterministic_ || rows > cuda::kMaxCodeRows) return false;
   product.rows = std::min(rows, cuda::kMaxCodeWgmmaRows);
   const bool by_groups =
-      rows > cuda::kMaxSkinnyRows && cuda::plan_code_wgmma(product, traits_).rows > 0;
+      rows > cuda::kBestStreamRows && cuda::plan_code_wgmma(product, traits_).rows > 0;
   const int most = by_groups ? cuda::kMaxCodeWgmmaRows : cuda::kMaxStreamRows;
   product.rows = std::min(rows, most);
   if (!by_groups && cuda::plan_code_stream(product, traits_).row_sets == 0) return false;

@@ -4,8 +4,9 @@
 //
 // The rule: every kernel launched by launch() calls wait_for_predecessor() in every thread before
 // it reads what an earlier kernel wrote, and before it writes anything at all. (Decode attention
-// reads the batch's lengths and blocks and older keys and values before: the kernels that write
-// them, and the first behind stage_batch_kernel, wait before they release.) The predecessor's
+// and recurrent layers read the batch's lengths and places before, and older keys and values, or
+// states and logs: the kernels that write them, and the first behind stage_batch_kernel, wait
+// before they release.) The predecessor's
 // results are complete then, and so are those of all kernels before it, because it waited likewise.
 // release_successor() is a hint: once every block has called it or ended, the next kernel's blocks
 // may be scheduled beside this kernel's; call it early when the successor fits beside, late

@@ -1,4 +1,4 @@
-// Products of 9 to 64 rows with weights in codes, on Hopper: y[R,N] = x[R,K] W[N,K]^T + bias.
+// Products of 17 to 64 rows with weights in codes, on Hopper: y[R,N] = x[R,K] W[N,K]^T + bias.
 //
 // A warpgroup's products take weights from registers, as the lanes of its warps decode them, and
 // rows from shared memory, where the tensor cores read them once for 64 features: what few rows'

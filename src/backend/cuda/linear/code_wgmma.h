@@ -7,8 +7,9 @@
 namespace nanovllm::cuda {
 
 constexpr int kMaxCodeWgmmaRows = 64;
-constexpr int kGroupTiles = 4;  // of 16 features, a warpgroup's
-constexpr int kMaxGroups = 4;   // of a block
+constexpr int kBestStreamRows = 16;  // with so many, code_stream.cuh's kernel is as fast or faster
+constexpr int kGroupTiles = 4;       // of 16 features, a warpgroup's
+constexpr int kMaxGroups = 4;        // of a block
 constexpr int kMaxGroupSlots = 4, kMaxRowStages = 8;
 constexpr int kSumPadding = 4;  // floats behind a row's sums: rows share few banks
 

@@ -33,10 +33,10 @@ struct Chunk {
         end(min(s.end - first, kStateChunk)) {}
 };
 
-template <int kSliceValues>
+template <int kValues>
 class ChunkBlock {
  public:
-  static constexpr int kValueWarps = kSliceValues / 16, kWarps = kValueWarps + kWeightWarps;
+  static constexpr int kValueWarps = kValues / 16, kWarps = kValueWarps + kWeightWarps;
   static constexpr int kThreads = kWarps * 32;
 
   __device__ ChunkBlock(const DeltaProblem& p, const DeltaSequence& s, int head, int slice,
@@ -45,8 +45,8 @@ class ChunkBlock {
         s_(s),
         head_(head),
         key_head_(p.key_head_of(head)),
-        first_value_(slice * kSliceValues),
-        places_(p.layout.key_dim, kSliceValues),
+        first_value_(slice * kValues),
+        places_(p.layout.key_dim, kValues),
         shared_(shared),
         state_(first_value_ + warp_ * 16) {}
 
@@ -85,7 +85,7 @@ class ChunkBlock {
   }
 
  private:
-  static constexpr int kValueStride = ChunkShared::stride_of(kSliceValues);
+  static constexpr int kValueStride = ChunkShared::stride_of(kValues);
   static constexpr int kWeightStride = ChunkShared::kWeightStride;
 
   __device__ bool has_values() const {
@@ -139,7 +139,7 @@ class ChunkBlock {
                    log_key<T>(p_, s_, key_head_, position) + element, true);
       }
     }
-    constexpr int kVectors = kSliceValues / 4, kRowsAtOnce = 32 / kVectors;
+    constexpr int kVectors = kValues / 4, kRowsAtOnce = 32 / kVectors;
     const int c = lane_ % kVectors * 4, column = first_value_ + c;
     for (int t = kRowsAtOnce * warp_ + lane_ / kVectors;
          t < chunk.end && column < p_.layout.value_dim; t += kRowsAtOnce * kWarps) {
@@ -260,7 +260,7 @@ class ChunkBlock {
   __device__ void substitute(const Chunk& chunk, int stage) const {
     if (chunk.known >= kStateChunk) return;
     constexpr int kColumnsOfWarp = 32 / kRowGroups * kThreadColumns;
-    const int part = warp_ - (kWarps - kSliceValues / kColumnsOfWarp);
+    const int part = warp_ - (kWarps - kValues / kColumnsOfWarp);
     if (part < 0) return;
     const int group = lane_ % kRowGroups;
     const int column = part * kColumnsOfWarp + lane_ / kRowGroups * kThreadColumns;
@@ -317,7 +317,7 @@ class ChunkBlock {
   // u of the last chunk's new rows.
   __device__ void write_log(const Chunk& chunk, int stage) const {
     const int column = first_value_ + lane_ * 2;
-    if (lane_ * 2 >= kSliceValues || column >= p_.layout.value_dim) return;
+    if (lane_ * 2 >= kValues || column >= p_.layout.value_dim) return;
     for (int t = chunk.known + warp_; t < chunk.end; t += kWarps) {
       store_pair(log_value(p_, s_, head_, t) + column, load_pair(value(stage, t) + lane_ * 2));
     }
@@ -334,14 +334,14 @@ class ChunkBlock {
   StateTile<T> state_;
 };
 
-template <int kSliceValues>
-__global__ void __launch_bounds__(ChunkBlock<kSliceValues>::kThreads, 1)
+template <int kValues>
+__global__ void __launch_bounds__(ChunkBlock<kValues>::kThreads, 1)
     delta_chunks_kernel(const __grid_constant__ DeltaProblem p, int slices) {
   extern __shared__ __align__(16) char shared[];
   const int blocks = p.num_value_heads * slices, block = static_cast<int>(blockIdx.x) % blocks;
   const DeltaSequence s(p, sequence_of_block(p, blocks));
   if (s.next != nullptr && !s.is_short()) {
-    return ChunkBlock<kSliceValues>(p, s, block / slices, block % slices, shared).run();
+    return ChunkBlock<kValues>(p, s, block / slices, block % slices, shared).run();
   }
   wait_for_predecessor();
   release_successor();
@@ -352,9 +352,10 @@ __global__ void __launch_bounds__(ChunkBlock<kSliceValues>::kThreads, 1)
 void launch_delta_chunks(cudaStream_t stream, const DeltaProblem& p, int slice_values,
                          size_t shared_bytes) {
   const int slices = (p.layout.value_dim + slice_values - 1) / slice_values;
+  const int num_prompts = p.num_seqs - p.num_decodes;  // which stand behind the decodes
   with_constant<kFewSliceValues, kSliceValues>(slice_values, [&]<int kValues>() {
     launch(stream, delta_chunks_kernel<kValues>,
-           static_cast<unsigned>(p.num_seqs * p.num_value_heads * slices),
+           static_cast<unsigned>(num_prompts * p.num_value_heads * slices),
            ChunkBlock<kValues>::kThreads, shared_bytes, p, slices);
   });
 }

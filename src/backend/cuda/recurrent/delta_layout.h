@@ -22,9 +22,10 @@ constexpr int kShortDeltaRows = kMaxDraftRows;
 //          [num_value_heads][kStateChunk] float64, sums of g since the chunk's start;
 //          [ring_rows][num_channels] act, inputs of the convolution: of position p in row
 //          p % ring_rows.
-// key_dim and value_dim are padded with zeros to tiles of tensor cores. Each value head has a block
-// of threads of its own for all it reads and writes, but keys and the convolution's inputs are
-// shared: in rings, new rows leave those that another block may still read.
+// key_dim and value_dim are padded with zeros to tiles of tensor cores. Keys and the convolution's
+// inputs are read by several blocks of threads: in rings, new rows of short sequences leave those
+// that another block may still read. Long sequences have blocks that share gates, too, and what
+// their logs keep is written by a kernel behind them; but u, whose columns are a block's own.
 struct DeltaLayout {
   static constexpr int kKeyRing = kStateChunk + kShortDeltaRows;
 

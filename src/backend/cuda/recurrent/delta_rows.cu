@@ -11,8 +11,7 @@ namespace {
 constexpr int kTileRows = 16;   // of a warp, where there are many
 constexpr int kMaxVectors = 4;  // of a block that prepares rows
 constexpr int kFinishWarps = 8;
-// Rows that are read at once: of tiles, and where a sequence has no more than one.
-constexpr int kManyAhead = 4;
+constexpr int kManyAhead = 4;  // rows of a tile that are read at once
 
 // A vector of a row: the key head's key and query, then the values of its value heads.
 struct VectorPlace {
@@ -213,6 +212,7 @@ __device__ void prepare_rows(const DeltaProblem& p, int first, int end, int key_
     if (row == first) {
       if (s.next != nullptr && s.first_row == first) prefetch_inputs<T>(p, s, place);
       wait_for_predecessor();
+      release_successor();
     }
     if (s.next != nullptr) {
       prepare_vectors<T, kPairs, kRowsAhead>(p, s, row, stop, key_head, place, convolution);
@@ -227,6 +227,7 @@ __device__ void prepare_rows(const DeltaProblem& p, int first, int end, int key_
 template <typename T>
 __device__ void keep_rows(const DeltaProblem& p, int first, int end, const VectorPlace& place) {
   wait_for_predecessor();
+  release_successor();
   for (int row = first; row < end;) {
     const DeltaSequence s(p, sequence_of_row(p, row));
     if (s.next != nullptr && s.is_short() && row == s.first_row) {
@@ -250,7 +251,6 @@ __global__ void __launch_bounds__(2 * kMaxVectors * 32)
   const int part = static_cast<int>(blockIdx.x) % parts;
   const VectorPlace place(p, key_head, part * num_vectors + warp % num_vectors);
   if (place.index >= 2 + p.group()) return;
-  release_successor();
   if (warp < num_vectors) {
     prepare_rows<T, kPairs, kRowsAhead>(p, first, end, key_head, place);
   } else {

@@ -32,7 +32,7 @@ struct DeltaProblem {
   char* slots;
   char* logs;
   char* rows;  // prepared
-  int num_tokens, num_seqs, max_query_len;
+  int num_tokens, num_seqs, num_decodes, max_query_len;
   bool takes_chunks;  // long sequences are a kernel's own that goes chunk by chunk
   const int32_t *query_start_loc, *seq_lens;
   const int32_t *state_slot, *state_len, *next_slot, *log_slot;

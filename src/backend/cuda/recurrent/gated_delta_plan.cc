@@ -9,7 +9,7 @@ constexpr size_t kStaticSharedBytes = 1024;  // at most, of a block
 
 }  // namespace
 
-GatedDeltaPlan plan_gated_delta(const StateSpec& spec, int num_seqs, int max_query_len,
+GatedDeltaPlan plan_gated_delta(const StateSpec& spec, int num_prompts, int max_query_len,
                                 const DeviceTraits& device) {
   const DeltaLayout layout(spec);
   const auto fits = [&](int bytes) {
@@ -27,7 +27,7 @@ GatedDeltaPlan plan_gated_delta(const StateSpec& spec, int num_seqs, int max_que
   plan.finishes = max_query_len > kShortDeltaRows;
   if (!plan.finishes || spec.dtype != DType::kBFloat16) return plan;
   const auto blocks_of = [&](int values) {
-    return int64_t{num_seqs} * spec.num_value_heads * ((layout.value_dim + values - 1) / values);
+    return int64_t{num_prompts} * spec.num_value_heads * ((layout.value_dim + values - 1) / values);
   };
   const bool are_few = blocks_of(kFewSliceValues) <= device.num_multiprocessors();
   const int values = are_few ? kFewSliceValues : kSliceValues;

@@ -25,8 +25,8 @@ struct GatedDeltaPlan {
 };
 constexpr int kManyDeltaRows = 16;
 
-// Of a step of so many sequences, with up to max_query_len rows each.
-GatedDeltaPlan plan_gated_delta(const StateSpec& spec, int num_seqs, int max_query_len,
+// Of a step with up to max_query_len rows a sequence, of which num_prompts may have more than one.
+GatedDeltaPlan plan_gated_delta(const StateSpec& spec, int num_prompts, int max_query_len,
                                 const DeviceTraits& device);
 const char* to_string(const GatedDeltaPlan& plan);
 
