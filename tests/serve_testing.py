@@ -56,6 +56,10 @@ class Server:
                 raise AssertionError(f"not ready: {self.log()[-1500:]!r}")
             time.sleep(0.05)
 
+    def wait_restarts(self, count):
+        """Until worker 0 was started again so many times: a dead one may still count as ready."""
+        self.wait_for(rf"(?s)(Worker 0 is ready again.*){{{count}}}")
+
     def workers(self):
         """Ids of the worker processes that live."""
         found = []
