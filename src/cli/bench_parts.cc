@@ -113,10 +113,14 @@ Command until_interrupted(Command command) {
 }
 
 CLI::Option* add_replay(CLI::App& app, std::string& path) {
-  return app.add_option(
-      "--replay", path,
-      "JSON lines {\"prompt\", \"token_ids\"}: all is computed, but these outputs "
-      "count as drawn, so that drafts meet real texts whatever the model");
+  const auto is_named = [](const std::string& name) {
+    return name.empty() ? "it needs a file of JSON lines" : "";
+  };
+  return app
+      .add_option("--replay", path,
+                  "JSON lines {\"prompt\", \"token_ids\"}: all is computed, but these outputs "
+                  "count as drawn, so that drafts meet real texts whatever the model")
+      ->check(CLI::Validator(is_named, ""));
 }
 
 }  // namespace nanovllm::cli::bench

@@ -76,7 +76,8 @@ std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineIn
   runner_->allocate_kv_cache(target.num_kvcache_blocks());
   EngineInfo facts;
   runner_->describe(facts);
-  info.kv_bytes_per_token += facts.kv_bytes_per_token;
+  // Blocks of every group have room for it.
+  info.kv_bytes_per_token += facts.kv_bytes_per_token * static_cast<int64_t>(windows.size());
   info.kv_cache_bytes += facts.kv_cache_bytes;
   info.kv_groups.push_back(fmt::format(
       "beside those in {} of {}: the draft model {} ({} parameters, {} of weights), {} a token",

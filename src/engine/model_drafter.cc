@@ -8,13 +8,18 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
   parts_.clear();
   for (DraftRequest& request : requests) add_part(request);
   if (parts_.empty()) return;
-  catch_up();
-  begin_first_pass();
-  for (int num_passes = 1; begin_pass_behind(num_passes); ++num_passes) {
+  try {
+    catch_up();
+    begin_first_pass();
+    for (int num_passes = 1; begin_pass_behind(num_passes); ++num_passes) {
+      take_guesses();
+      pass_.swap(behind_);
+    }
     take_guesses();
-    pass_.swap(behind_);
+  } catch (...) {
+    runner_->abandon();  // a pass may be under way, which nobody will collect
+    throw;
   }
-  take_guesses();
 }
 
 void ModelDrafter::add_part(DraftRequest& request) {
@@ -71,15 +76,16 @@ void ModelDrafter::catch_up() {
       room -= count;
       num_rows -= count;
     }
-    std::ranges::stable_partition(input_.sequences,
-                                  [](const SequenceInput& one) { return one.num_new_tokens == 1; });
+    std::partition(input_.sequences.begin(), input_.sequences.end(),
+                   [](const SequenceInput& one) { return one.num_new_tokens == 1; });
     begin_pass();
     runner_->collect();
   }
 }
 
 void ModelDrafter::begin_first_pass() {
-  std::ranges::stable_partition(parts_, [](const Part& part) { return part.num_missing() == 1; });
+  std::partition(parts_.begin(), parts_.end(),
+                 [](const Part& part) { return part.num_missing() == 1; });
   input_.sequences.clear();
   rows_.clear();
   pass_.clear();
