@@ -49,9 +49,11 @@ StateRoom plan_states(const EngineConfig& config, const KvCacheDemand& demand,
                       const DeviceMemory& memory) {
   if (demand.state_bytes == 0) return {};
   if (config.state_cache_memory && *config.state_cache_memory < demand.state_bytes) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "state_cache_memory is {}, but the states of one sequence need {}",
-                counted(*config.state_cache_memory, "byte"), demand.state_bytes);
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "state_cache_memory is {}, but the states of one sequence need {}; ask for as much, "
+        "or leave it out",
+        counted(*config.state_cache_memory, "byte"), demand.state_bytes);
   }
   int64_t bytes = budget_in_shares(config, memory) / 3;
   if (config.num_kvcache_blocks > 0) {

@@ -90,7 +90,7 @@ TEST(KvCachePlan, StatesHaveAThirdOfTheMemoryOrWhatTheyAreGiven) {
   config.state_cache_memory = 2999;
   EXPECT_EQ(error_of([&] { plan(config, 100'000); }).what(),
             std::string("state_cache_memory is 2999 bytes, but the states of one sequence need "
-                        "3000"));
+                        "3000; ask for as much, or leave it out"));
   EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).num_states, 0);
 }
 
