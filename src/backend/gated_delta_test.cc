@@ -142,8 +142,13 @@ class DeltaTexts {
     const auto floats = [&](const std::vector<float>& values) {
       return static_cast<const float*>(on_device(values));
     };
+    int num_decodes = 0;  // at the front, as in the engine's steps
+    while (num_decodes < std::ssize(seq_lens) && starts[num_decodes + 1] == num_decodes + 1) {
+      ++num_decodes;
+    }
     const ForwardBatch batch = {.num_tokens = num_rows,
                                 .num_seqs = static_cast<int>(seq_lens.size()),
+                                .num_decodes = num_decodes,
                                 .max_query_len = std::ranges::max(cut),
                                 .max_seq_len = std::ranges::max(seq_lens),
                                 .query_start_loc = ints(starts),
@@ -270,6 +275,15 @@ TEST_P(GatedDeltaTest, BatchMatesAndThreadsChangeNothing) {
     one_after_another.emplace_back(texts.lengths().size()).at(s) = texts.lengths()[s];
   }
   expect_same(expected, texts.run(*make(), one_after_another), "alone");
+}
+
+// Prompts stand behind decodes: of 20 rows, which may open a chunk, and of more than a chunk.
+TEST_P(GatedDeltaTest, DecodesBesidePromptsChangeNothing) {
+  const auto backend = make();
+  const DeltaTexts texts({2, 4, 32, 72}, act(), {70, 66, 90, 200}, 50);
+  const auto expected = texts.run(*backend, at_once(texts.lengths()));
+  const std::vector<Cut> mixed = {{60, 63, 0, 0}, {1, 1, 50, 0}, {1, 1, 20, 110}, {8, 1, 20, 90}};
+  expect_same(expected, texts.run(*backend, mixed), "mixed steps");
 }
 
 // More heads than a GPU computes beside each other.
