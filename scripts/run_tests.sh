@@ -2,7 +2,8 @@
 # Runs the tests of a build folder. What those that failed printed last stands at the end, where a log that is cut still
 # has it. Usage: scripts/run_tests.sh BUILD_FOLDER JOBS
 set -euo pipefail
-ctest --test-dir "$1" --output-on-failure -j "$2" && exit
+# One more than there are processors: some tests wait.
+ctest --test-dir "$1" --output-on-failure -j "$(($2 + 1))" && exit
 status=$?
 logs=$1/Testing/Temporary
 head -n 10 "$logs/LastTestsFailed.log" | while IFS=: read -r _ name; do

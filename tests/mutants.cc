@@ -111,11 +111,14 @@ int main(int argc, char** argv) {
   };
   for (const std::string& seed : seeds) run(seed);
   const std::string input = std::string(argv[0]) + ".input";
+  std::ofstream file(input, std::ios::binary);
   Mutator mutator(std::move(seeds), std::move(words));
   for (int left = std::atoi(argv[3]); left > 0; --left) {
     const std::string text = mutator.next();
-    // So that what ends the process can be looked at.
-    std::ofstream(input, std::ios::binary) << text;
+    // So that what ends the process can be looked at. One file that stays open: some file systems
+    // write what is opened anew to the disk at once.
+    file.seekp(0) << text << std::flush;
+    std::filesystem::resize_file(input, text.size());
     run(text);
   }
   return 0;
