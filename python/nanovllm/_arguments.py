@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,6 +94,8 @@ _NO_EFFECT = {
     "disable_custom_all_reduce": False,
     "disable_log_stats": False,
 }
+# vLLM's words for a dtype that have another name here, as the command takes them (src/cli/typed_words.cc).
+_DTYPES = {"half": "bfloat16", "float16": "bfloat16", "float": "float32"}
 _CALLS = {
     "lora_request": Elsewhere("merge the adapter into the weights"),
     "prompt_token_ids": Elsewhere("they are prompts too"),
@@ -214,6 +217,17 @@ def checked(function: str, model: Any, arguments: Mapping[str, Any]) -> dict[str
     if isinstance(speculative := known.get("speculative_config"), Mapping):
         known["speculative_config"] = json.dumps(dict(speculative))
     return {name: value for name, value in known.items() if value is not None}
+
+
+def with_our_dtype(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, a dtype of another name at vLLM by ours; where it is another one, that is said."""
+    dtype = arguments.get("dtype")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        return arguments
+    taken = _DTYPES[dtype]
+    if taken == "bfloat16":
+        warnings.warn(f"dtype {dtype!r} is taken as bfloat16, as float16 checkpoints are", stacklevel=4)
+    return {**arguments, "dtype": taken}
 
 
 def check_call(function: str, arguments: Mapping[str, Any]) -> None:

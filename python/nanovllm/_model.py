@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanovllm import _engine
-from nanovllm._arguments import check_call, checked, missing_attribute
+from nanovllm._arguments import check_call, checked, missing_attribute, with_our_dtype
 from nanovllm._engine import SamplingParams
 from nanovllm._progress import Pull
 from nanovllm._prompts import Message, as_message
@@ -26,7 +26,7 @@ class Model(Generic[Core]):
     def __init__(
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
-        arguments = checked(type(self).__name__, model, kwargs)
+        arguments = with_our_dtype(checked(type(self).__name__, model, kwargs))
         self._trace_file: str = arguments.get("trace_file") or ""
         self._core: Core = core()
         self._template: _engine.ChatTemplate | None = None

@@ -167,6 +167,17 @@ def test_what_asks_for_nothing_is_taken(llm, model):
     assert llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False, **nothing)
 
 
+def test_vllms_words_for_a_dtype_are_taken_as_the_command_takes_them(model):
+    args = nanovllm.EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", model, "--dtype", "half"])
+    for make in (lambda: LLM(model, dtype="half"), lambda: LLM(model, dtype="float16"),
+                 lambda: LLM.from_engine_args(nanovllm.EngineArgs.from_cli_args(args))):
+        with pytest.warns(UserWarning, match="dtype '(half|float16)' is taken as bfloat16"):
+            assert make().info["dtype"] == "bfloat16"
+    assert LLM(model, dtype="float").info["dtype"] == "float32"
+    with pytest.raises(ValueError, match='dtype must be one of auto, bfloat16, float32, got "fp16"'):
+        LLM(model, dtype="fp16")
+
+
 def test_the_command_takes_what_keywords_take(model):
     """Its flags stand in src/cli/typed_words.cc."""
     flag = lambda name: f"--{name.replace('_', '-')}"
