@@ -43,7 +43,8 @@ Json model_json(const ServedModel& model, const std::string& name) {
           {"owned_by", "vllm"},  // clients tell by it which extra fields there are
           {"root", model.preparer.model_dir},
           {"parent", nullptr},
-          {"max_model_len", model.preparer.info.max_model_len},
+          // Less than was asked for where the KV cache holds no more.
+          {"max_model_len", model.preparer.info.max_num_tokens()},
           {"permission", Json::array({permission})}};
 }
 

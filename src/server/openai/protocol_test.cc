@@ -122,6 +122,8 @@ TEST(Protocol, ListsModels) {
   EXPECT_EQ(list["data"][1]["id"], "alias");
   EXPECT_EQ(list["data"][0]["max_model_len"], 100);
   EXPECT_EQ(list["data"][0]["permission"][0]["created"], 5);
+  model.served.preparer.info.num_kvcache_blocks = 3;  // 48 tokens; the last one needs no room
+  EXPECT_EQ(Json::parse(model_body(model.served, "alias"))["max_model_len"], 49);
   EXPECT_FALSE(Json::parse(version_body())["version"].get<std::string>().empty());
 }
 
