@@ -200,6 +200,9 @@ class CommandLine(CliTest):
             result = run("generate", "/nonexistent", "-p", "x", flag, value)
             self.assertEqual(result.returncode, 2, flag)
             self.assertEqual(result.stderr.splitlines()[0], f"nanovllm: {flag}: must be {what}, got {value}")
+        for flag in ("--max-tokens", "--temperature", "--seed"):  # what was pasted does not steer the terminal
+            refused = run("generate", "/nonexistent", "-p", "x", flag, "\x1b[31m").stderr
+            self.assertTrue(refused.splitlines()[0].endswith("got ?[31m"), refused)
         ids = run("generate", "/nonexistent", "-p", "x", "--stop-token-ids", "5,x")
         self.assertEqual(ids.stderr.splitlines()[0], f"nanovllm: --stop-token-ids: must be {whole}, got x")
         shown = run("generate", "--help").stdout

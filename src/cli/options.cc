@@ -13,6 +13,7 @@
 #include "cli/params_text.h"
 #include "engine/config_table.h"
 #include "io/file.h"
+#include "io/json.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -37,8 +38,10 @@ std::optional<T> parse_number(const std::string& text) {
 template <typename T>
 std::string fault_of_number(const std::string& text) {
   if (parse_number<T>(text)) return "";
-  if constexpr (std::is_floating_point_v<T>) return fmt::format("must be a number, got {}", text);
-  return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<T>::max(), text);
+  if constexpr (std::is_floating_point_v<T>)
+    return fmt::format("must be a number, got {}", printable(text));
+  return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<T>::max(),
+                     printable(text));
 }
 
 template <typename T>
@@ -72,7 +75,7 @@ int64_t parse_seed(const std::string& flag, const std::string& text) {
   using Seed = std::numeric_limits<int64_t>;
   if (const auto seed = parse_number<int64_t>(text)) return *seed;
   throw CLI::ValidationError(flag, fmt::format("must be an integer from {} to {}, got {}",
-                                               Seed::min(), Seed::max(), text));
+                                               Seed::min(), Seed::max(), printable(text)));
 }
 
 // The flag of a parameter, which sets `value`, as its type has it. Given several times, lists add

@@ -78,6 +78,10 @@ void append_flag(const std::string& name, const YAML::Node& value, std::vector<s
 }
 
 std::vector<std::string> flags_of(const std::string& path, bool with_model) {
+  if (path.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--config: must not be empty; leave the option out if that is meant");
+  }
   YAML::Node file;
   try {
     file = YAML::LoadFile(path);

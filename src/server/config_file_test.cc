@@ -98,5 +98,17 @@ TEST(ConfigFile, WhatIsNoMapOfFlagsIsRefusedWithItsPath) {
   EXPECT_THROW(with_config_file({"MODEL", "--config", "/nonexistent/file"}), Error);
 }
 
+TEST(ConfigFile, AnEmptyPathIsRefused) {
+  for (const Words& words : {Words{"MODEL", "--config", ""}, Words{"--config=", "MODEL"}}) {
+    try {
+      with_config_file(words);
+      FAIL() << words.front();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_TRUE(std::string(error.what()).starts_with("--config: must not be empty"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nanovllm::server

@@ -103,6 +103,9 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("prompt_logprobs":21)", "greater than max allowed"), "prompt_logprobs");
   EXPECT_EQ(param(R"("priority":1)", "Priority scheduling is not enabled"), "priority");
   EXPECT_EQ(param(R"("seed":9223372036854775808)", "from -9223372036854775808"), "seed");
+  EXPECT_EQ(param(R"("seed":-9223372036854775809)", "an integer of 64 bits"), "seed");
+  EXPECT_EQ(param(R"("seed":18446744073709551616)", "an integer of 64 bits"), "seed");
+  EXPECT_EQ(param(R"("seed":1.5)", "seed must be an integer, got 1.5."), "seed");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("allowed_token_ids":[49,50])", "[50] in"), "allowed_token_ids");
   EXPECT_EQ(param(R"("allowed_token_ids":[])", "must not be empty"), "allowed_token_ids");

@@ -83,7 +83,13 @@ std::string complaint(const Json& value, const Json& schema) {
     const Json& name = may_be_null ? type->front() : *type;
     const JsonType& wanted =
         *std::ranges::find(kJsonTypes, name.get<std::string_view>(), &JsonType::name);
-    if (!wanted.is(value)) return fmt::format(" must be {}, got {}.", wanted.words, shown(value));
+    if (!wanted.is(value)) {
+      // Of integers, JSON readers make a double for their size alone.
+      const bool is_too_large =
+          name == "integer" && value.is_number_float() && std::abs(value.get<double>()) >= 0x1p63;
+      return fmt::format(" must be {}{}, got {}.", wanted.words, is_too_large ? " of 64 bits" : "",
+                         shown(value));
+    }
   }
   const auto allowed = schema.find("enum");
   if (allowed != schema.end() && std::ranges::find(*allowed, value) == allowed->end()) {
