@@ -57,6 +57,9 @@ class Tools(CliTest):
         self.assertEqual(facts["num_states"], 1)
         self.assertGreaterEqual(facts["num_kept_states"], 4)  # two sequences' at least
         self.assertIn("3 sequences at once, and 0 kept for prompts", run("info", HYBRID, *few, *memory).stdout)
+        steps = run("generate", HYBRID, "-q", "--log-steps", *few, *memory, "--max-tokens", "2", "--input", "-", stdin='{"prompt_token_ids": [1, 2]}\n' * 4).stderr
+        self.assertIn(", states 3/3;", steps)
+        self.assertIn(", states 1/3;", steps)
         batch = ["bench", "latency", HYBRID, *few, *memory, "--batch-size", "4", "--input-len", "16", "--output-len", "17", "--num-iters", "1", "-q"]
         result = run(*batch)
         self.assertEqual(result.returncode, 2)

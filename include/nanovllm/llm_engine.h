@@ -32,6 +32,10 @@ struct StepStats {
   // Of the KV cache.
   int num_used_blocks = 0;
   int num_total_blocks = 0;
+  // Sequences that have states, and those for whose states there is room; 0 = no layers are
+  // recurrent.
+  int num_used_states = 0;
+  int num_total_states = 0;
   // From the end of the step before, or from its own submission if that was later, to its end.
   double seconds = 0;
   // Counted since the step before; the meanings are those of vLLM's metrics with these names.

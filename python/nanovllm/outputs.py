@@ -86,6 +86,8 @@ class StepStats:
     num_waiting: int
     num_used_blocks: int
     num_total_blocks: int
+    num_used_states: int  # sequences that have some; layers that are recurrent keep them
+    num_total_states: int  # sequences there is room for
     seconds: float
     num_preemptions: int
     num_prompt_tokens: int

@@ -265,11 +265,11 @@ nb::object to_python(const EngineInfo& info) {
 }
 
 nb::object to_python(const StepStats& s) {
-  return Classes::get().step(s.num_prefill_tokens, s.num_decode_tokens, s.num_running,
-                             s.num_waiting, s.num_used_blocks, s.num_total_blocks, s.seconds,
-                             s.num_preemptions, s.num_prompt_tokens, s.num_generation_tokens,
-                             s.num_prefix_cache_queries, s.num_prefix_cache_hits, s.num_drafts,
-                             s.num_draft_tokens, s.num_accepted_per_pos);
+  return Classes::get().step(
+      s.num_prefill_tokens, s.num_decode_tokens, s.num_running, s.num_waiting, s.num_used_blocks,
+      s.num_total_blocks, s.num_used_states, s.num_total_states, s.seconds, s.num_preemptions,
+      s.num_prompt_tokens, s.num_generation_tokens, s.num_prefix_cache_queries,
+      s.num_prefix_cache_hits, s.num_drafts, s.num_draft_tokens, s.num_accepted_per_pos);
 }
 
 }  // namespace nanovllm::python

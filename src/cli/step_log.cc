@@ -35,9 +35,13 @@ void log_step(int64_t number, const LLMEngine& engine) {
   }
   if (num_prefills + num_decodes == 0) return;
   print_message(
-      "step {}: {} prefill ({}), {} decode; blocks {}/{};{}{}{}{}{}\n", number, num_prefills,
+      "step {}: {} prefill ({}), {} decode; blocks {}/{}{};{}{}{}{}{}\n", number, num_prefills,
       counted(stats.num_prefill_tokens, "token"), num_decodes, stats.num_used_blocks,
-      stats.num_total_blocks, prefills, num_decodes > 0 ? " |" : "", decodes,
+      stats.num_total_blocks,
+      stats.num_total_states > 0
+          ? fmt::format(", states {}/{}", stats.num_used_states, stats.num_total_states)
+          : "",
+      prefills, num_decodes > 0 ? " |" : "", decodes,
       stats.num_draft_tokens > 0 ? fmt::format("; drafts: {} of {} tokens accepted",
                                                stats.num_accepted_tokens(), stats.num_draft_tokens)
                                  : "",

@@ -172,6 +172,7 @@ bool EngineCore::submit_step() {
   step.num_running = static_cast<int>(scheduler_.running().size());
   step.num_waiting = static_cast<int>(scheduler_.waiting().size());
   step.num_used_blocks = blocks_.num_used_blocks();
+  step.num_used_states = blocks_.states().num_sequences_now();
   step.entries.reserve(scheduled.size());
   input_.sequences.clear();
   int num_draws = 0;
@@ -374,6 +375,8 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_waiting = step.num_waiting;
   last_step_.num_used_blocks = step.num_used_blocks;
   last_step_.num_total_blocks = blocks_.num_blocks();
+  last_step_.num_used_states = step.num_used_states;
+  last_step_.num_total_states = blocks_.states().num_sequences();
   last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
   learn_cost();
   if (drafting_) drafting_->learn(last_step_, step.guessing_seconds);

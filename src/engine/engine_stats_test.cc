@@ -64,6 +64,20 @@ TEST_P(EngineStats, CountNoQueriesWithoutAPrefixCache) {
   EXPECT_EQ(total_of(*engine.core).num_prefix_cache_queries, 0);
 }
 
+// Sequences wait for a state while most blocks are free.
+TEST_P(EngineStats, TellOfSequencesThatHaveStates) {
+  FakeEngine engine = make_fake_engine(
+      {.pipeline_depth = GetParam(), .states = {.num_slots = 4, .num_logs = 2, .chunk = 4}});
+  for (int32_t first : {1, 20, 40}) engine.core->add_request(prompt_of(5, first), greedy(3));
+  engine.core->step();
+  const StepStats& step = engine.core->last_step();
+  EXPECT_EQ(step.num_used_states, 2);
+  EXPECT_EQ(step.num_total_states, 2);
+  EXPECT_EQ(step.num_waiting, 1);
+  while (!engine.core->is_finished()) engine.core->step();
+  EXPECT_EQ(step.num_used_states, 1);
+}
+
 TEST_P(EngineStats, TimesFollowEachOther) {
   FakeEngine engine = make_fake_engine({.max_num_seqs = 1, .pipeline_depth = GetParam()});
   engine.core->add_request(prompt_of(5), greedy(3));

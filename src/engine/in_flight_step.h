@@ -51,7 +51,7 @@ struct InFlightStep {
   // What a model took to guess drafts, between that time and the forward pass.
   double guessing_seconds = 0;
   // At submission.
-  int num_running = 0, num_waiting = 0, num_used_blocks = 0;
+  int num_running = 0, num_waiting = 0, num_used_blocks = 0, num_used_states = 0;
   // Requests that ended while the step ran. They live until it is collected, because entries
   // point to them.
   Requests ended;

@@ -42,8 +42,9 @@ class StatePool {
   bool has_state(int node) const {
     return !is_needed() || chain_.block(node, group_) != TextChain::kNone;
   }
-  // Sequences that can run at once.
+  // Sequences that can run at once, and those that have states now.
   int num_sequences() const { return size_.num_logs; }
+  int num_sequences_now() const { return num_sequences() - static_cast<int>(free_logs_.size()); }
   // The last boundary within so many tokens.
   int boundary_within(int num_tokens) const { return num_tokens / boundary_ * boundary_; }
 

@@ -143,6 +143,13 @@ void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
                  R"({{"ph":"C","pid":1,"ts":{},"name":"kv cache blocks","args":{{"used":{},)"
                  R"("free":{}}}}})",
                  end_us, stats.num_used_blocks, stats.num_total_blocks - stats.num_used_blocks);
+  if (stats.num_total_states > 0) {
+    begin_event();
+    fmt::format_to(out,
+                   R"({{"ph":"C","pid":1,"ts":{},"name":"states","args":{{"used":{},)"
+                   R"("free":{}}}}})",
+                   end_us, stats.num_used_states, stats.num_total_states - stats.num_used_states);
+  }
   begin_event();
   fmt::format_to(out,
                  R"({{"ph":"C","pid":1,"ts":{},"name":"requests","args":{{"running":{},)"

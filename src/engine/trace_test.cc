@@ -96,6 +96,21 @@ TEST_F(Trace, TellsStepsBlocksAndTheLifeOfEachRequest) {
   }
 }
 
+TEST_F(Trace, TellsOfStatesWhereThereAreSome) {
+  FakeEngine engine = make_fake_engine({.states = {.num_slots = 4, .num_logs = 2, .chunk = 4}});
+  engine.core->start_trace(path_);
+  add(engine, 3, 2);
+  while (!engine.core->is_finished()) engine.core->step();
+  engine.core->finish_trace();
+  int num_counters = 0;
+  for (const auto& event : read()) {
+    if (event["name"] != "states") continue;
+    ++num_counters;
+    EXPECT_EQ(event["args"], (nlohmann::json{{"used", 1}, {"free", 1}}));
+  }
+  EXPECT_EQ(num_counters, engine.runner->num_steps);
+}
+
 // Requests that run when it starts begin in it as what they are.
 TEST_F(Trace, HoldsWhatComesBetweenItsStartAndItsEnd) {
   for (const int depth : {0, 1}) {

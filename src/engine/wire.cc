@@ -53,8 +53,8 @@ auto members(T& value) {
     auto& [a, b, c, d, e, f, g, h, i] = value;
     return std::tie(a, b, c, d, e, f, g, h, i);
   } else if constexpr (OneOf<T, StepStats>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
   } else if constexpr (OneOf<T, EngineInfo>) {
     // Bindings don't reach a base.
     using Limits = std::conditional_t<std::is_const_v<T>, const EngineLimits, EngineLimits>;

@@ -160,10 +160,13 @@ class Random {
             number(), number(), {real(), real(), real(), real()}};
       case 3:
         return RequestError{id(), static_cast<ErrorCode>(pick(8)), text()};
-      default:
-        return StepStats{number(), number(), number(), number(), number(),
-                         number(), real(),   number(), number(), number(),
-                         number(), number(), number(), number(), {number(), number()}};
+      default: {
+        StepStats stats{number(), number(), number(), number(), number(), number(),
+                        number(), number(), real(),   number(), number(), number(),
+                        number(), number(), number(), number()};
+        stats.num_accepted_per_pos = {number(), number()};
+        return stats;
+      }
     }
   }
   EngineReport report() {

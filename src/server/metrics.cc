@@ -114,6 +114,22 @@ struct DraftMetrics {
                                          "Tokens of drafts that became tokens of outputs.");
 };
 
+// With recurrent layers alone.
+struct StateMetrics {
+  explicit StateMetrics(const Source& add)
+      : usage(add.gauge("nanovllm_state_usage_perc",
+                        "Share of the sequences with room for their states that run, from 0 to 1; "
+                        "at 1 others wait.")) {}
+
+  void on_step(const StepStats& stats) {
+    usage.Set(stats.num_total_states > 0
+                  ? static_cast<double>(stats.num_used_states) / stats.num_total_states
+                  : 0);
+  }
+
+  Gauge& usage;
+};
+
 struct Metrics::Engine {
   Engine(Source source, prometheus::Labels its_facts)
       : add(std::move(source)), facts(std::move(its_facts)) {}
@@ -207,6 +223,7 @@ struct Metrics::Engine {
                     "Prompt tokens of a request that were not cached.", add.tokens);
 
   std::optional<DraftMetrics> drafts = {};
+  std::optional<StateMetrics> states = {};
 
   Counter& source(const char* name) const {
     return add.counter("vllm:prompt_tokens_by_source_total",
@@ -260,6 +277,7 @@ void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
     if (parse_speculative_config(config.speculative_config)) {
       engines_[i]->drafts.emplace(engines_[i]->add);
     }
+    if (info.num_states > 0) engines_[i]->states.emplace(engines_[i]->add);
     if (!limits_[i]) limits_[i] = static_cast<const EngineLimits&>(info);
     engines_[i]->show(*limits_[i]);
   }
@@ -312,6 +330,7 @@ void Metrics::on_step(int engine, const StepStats& stats) {
   e.generation_tokens.Increment(generated);
   e.iteration_tokens.Observe(stats.num_prefill_tokens + generated);
   if (e.drafts) e.drafts->on_step(stats);
+  if (e.states) e.states->on_step(stats);
 }
 
 void Metrics::on_idle(int engine) {
@@ -320,6 +339,7 @@ void Metrics::on_idle(int engine) {
   for (Gauge* gauge : {&e.running, &e.waiting, &e.waiting_for_capacity, &e.cache_usage}) {
     gauge->Set(0);
   }
+  if (e.states) e.states->usage.Set(0);
 }
 
 void Metrics::on_tokens(int engine, bool first, double seconds) {

@@ -231,6 +231,24 @@ TEST(Metrics, TellOfDraftsWhereThereAreSome) {
   EXPECT_EQ(value("num_accepted_tokens_per_pos_total", ",position=\"2\""), -1);
 }
 
+TEST(Metrics, TellOfStatesWhereThereAreSome) {
+  EXPECT_EQ(Begun().text().find("state_usage"), std::string::npos);
+  Metrics metrics("demo", 1);
+  EngineInfo info = engine_info();
+  info.num_states = 6;
+  metrics.begin(info, {});
+  const auto usage = [&] {
+    return value_of(metrics.text(), R"(nanovllm_state_usage_perc{engine="0",model_name="demo"})");
+  };
+  StepStats step;
+  step.num_used_states = 3;
+  step.num_total_states = 6;
+  metrics.on_step(0, step);
+  EXPECT_EQ(usage(), 0.5);
+  metrics.on_idle(0);
+  EXPECT_EQ(usage(), 0);
+}
+
 TEST(Metrics, EscapeTheModelsName) {
   const std::string text = Begun(1, 4096, "a\\b\"c\nd").text();
   EXPECT_NE(text.find(R"(model_name="a\\b\"c\nd"})"), std::string::npos);
