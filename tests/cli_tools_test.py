@@ -50,13 +50,17 @@ class Tools(CliTest):
         info = lambda *flags: json.loads(run("info", HYBRID, "--json", *few, *flags).stdout)
         facts = info("--max-num-seqs", "1", "--no-enable-prefix-caching")
         self.assertEqual((facts["num_states"], facts["num_kept_states"], facts["full_length_requests"]), (1, 0, 1))
+        self.assertEqual(facts["state_cache_bytes"], 2 * facts["state_slot_bytes"] + facts["state_log_bytes"])
         memory = ["--state-cache-memory", str(3 * facts["state_cache_bytes"])]
         facts = info(*memory, "--max-model-len", "65")
         self.assertEqual((facts["num_states"], facts["num_kept_states"], facts["full_length_requests"]), (3, 0, 3))
         facts = info(*memory, "--max-num-seqs", "1")
         self.assertEqual(facts["num_states"], 1)
         self.assertGreaterEqual(facts["num_kept_states"], 4)  # two sequences' at least
-        self.assertIn("3 sequences at once, and 0 kept for prompts", run("info", HYBRID, *few, *memory).stdout)
+        shown = run("info", HYBRID, *few, *memory).stdout
+        self.assertRegex(shown, r"states +3 sequences at once, each with 2 slots of \d+\.\d MiB and a log of \d+\.\d MiB; \d+\.\d MiB in all\n")
+        self.assertIn("0 kept for prompts while so many run, more while fewer do", shown)
+        self.assertNotIn("kept for prompts", run("info", HYBRID, *few, *memory, "--no-enable-prefix-caching").stdout)
         steps = run("generate", HYBRID, "-q", "--log-steps", *few, *memory, "--max-tokens", "2", "--input", "-", stdin='{"prompt_token_ids": [1, 2]}\n' * 4).stderr
         self.assertIn(", states 3/3;", steps)
         self.assertIn(", states 1/3;", steps)

@@ -123,10 +123,15 @@ struct EngineInfo : EngineLimits {
   // Which layers share blocks of the KV cache, a line for those that see alike.
   std::vector<std::string> kv_groups;
   // Sequences for whose states there is room where layers are recurrent: no more run at once; 0 =
-  // none are recurrent. num_kept_states more are kept for prompts that begin alike.
+  // none are recurrent. While so many run, num_kept_states of other texts stay for prompts that
+  // begin like them, and more while fewer run.
   int num_states = 0;
   int num_kept_states = 0;
   int64_t state_cache_bytes = 0;
+  // Of these, what a sequence takes: two slots for a state each, and a log of its last tokens.
+  int64_t state_slot_bytes = 0;
+  int64_t state_log_bytes = 0;
+  int64_t state_bytes_per_sequence() const { return 2 * state_slot_bytes + state_log_bytes; }
   // Sequences of max_model_len tokens that can run at once.
   int64_t num_full_length_sequences() const {
     // The last token is never fed back, so it needs no room.

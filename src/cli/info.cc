@@ -84,6 +84,16 @@ void print_formats(const EngineInfo& facts) {
   print_rows("layouts", layouts);
 }
 
+void print_states(const EngineInfo& facts, bool are_kept) {
+  print_row("states",
+            fmt::format("{} at once, each with 2 slots of {} and a log of {}; {} in all",
+                        counted(facts.num_states, "sequence"), mebibytes(facts.state_slot_bytes),
+                        mebibytes(facts.state_log_bytes), mebibytes(facts.state_cache_bytes)));
+  if (!are_kept) return;
+  print_row("", fmt::format("{} kept for prompts while so many run, more while fewer do",
+                            facts.num_kept_states));
+}
+
 int info(const InfoOptions& options) {
   const LLMEngine engine = load_engine(options.model.path, options.engine);
   const EngineInfo& facts = engine.info();
@@ -121,6 +131,8 @@ int info(const InfoOptions& options) {
         {"num_states", facts.num_states},
         {"num_kept_states", facts.num_kept_states},
         {"state_cache_bytes", facts.state_cache_bytes},
+        {"state_slot_bytes", facts.state_slot_bytes},
+        {"state_log_bytes", facts.state_log_bytes},
         {"full_length_requests", full_length_requests},
         {"sizing", facts.sizing},
         {"plan", facts.plan},
@@ -149,11 +161,7 @@ int info(const InfoOptions& options) {
   if (facts.kv_windows != std::vector<int>{0} || facts.kv_groups.size() > 1) {
     print_rows("KV cache groups", facts.kv_groups);
   }
-  if (facts.num_states > 0) {
-    print_row("states", fmt::format("{} at once, and {} kept for prompts, {}",
-                                    counted(facts.num_states, "sequence"), facts.num_kept_states,
-                                    mebibytes(facts.state_cache_bytes)));
-  }
+  if (facts.num_states > 0) print_states(facts, options.engine.enable_prefix_caching);
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
   print_row("chosen", facts.sizing);

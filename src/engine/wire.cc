@@ -58,14 +58,14 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, EngineInfo>) {
     // Bindings don't reach a base.
     using Limits = std::conditional_t<std::is_const_v<T>, const EngineLimits, EngineLimits>;
-    return std::tie(static_cast<Limits&>(value), value.architecture, value.device,
-                    value.device_type, value.dtype, value.num_parameters,
-                    value.num_active_parameters, value.weight_bytes, value.mapped_weight_bytes,
-                    value.weight_formats, value.weight_layouts, value.layers, value.plan,
-                    value.kv_bytes_per_token, value.kv_cache_bytes, value.kv_groups,
-                    value.num_states, value.num_kept_states, value.state_cache_bytes, value.sizing,
-                    value.default_temperature_source, value.reasoning_parser, value.tool_parser,
-                    value.load_seconds);
+    return std::tie(
+        static_cast<Limits&>(value), value.architecture, value.device, value.device_type,
+        value.dtype, value.num_parameters, value.num_active_parameters, value.weight_bytes,
+        value.mapped_weight_bytes, value.weight_formats, value.weight_layouts, value.layers,
+        value.plan, value.kv_bytes_per_token, value.kv_cache_bytes, value.kv_groups,
+        value.num_states, value.num_kept_states, value.state_cache_bytes, value.state_slot_bytes,
+        value.state_log_bytes, value.sizing, value.default_temperature_source,
+        value.reasoning_parser, value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2, z3] =
         value;

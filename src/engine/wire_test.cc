@@ -115,6 +115,8 @@ class Random {
     info.num_states = number();
     info.num_kept_states = number();
     info.state_cache_bytes = number();
+    info.state_slot_bytes = number();
+    info.state_log_bytes = number();
     info.kv_windows = ids();
     info.sizing = text();
     info.num_kvcache_blocks = number();

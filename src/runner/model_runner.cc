@@ -270,6 +270,8 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.num_states = state_pool_.num_logs;
   info.num_kept_states = state_pool_.num_slots - kSlotsOfSequence * state_pool_.num_logs;
   info.state_cache_bytes = static_cast<int64_t>(state_memory_->bytes());
+  info.state_slot_bytes = state_bytes(*backend_, state_groups_, 1, 0);
+  info.state_log_bytes = state_bytes(*backend_, state_groups_, 0, 1);
   info.num_kvcache_blocks = num_kvcache_blocks_;
   info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = context().num_tokens;
@@ -423,7 +425,7 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                   context.num_tokens, context.reason, info.num_kvcache_tokens(), plan.reason);
   if (info.num_states > 0) {
     info.sizing +=
-        fmt::format("; there is room for the states of {}, and for {} that are kept for prompts",
+        fmt::format("; there is room for the states of {}, and for {} that are kept meanwhile",
                     counted(info.num_states, "sequence"), info.num_kept_states);
   }
   info.load_seconds =

@@ -213,6 +213,8 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
     }
     info.kv_cache_bytes += other.kv_cache_bytes;
     info.state_cache_bytes += other.state_cache_bytes;
+    info.state_slot_bytes += other.state_slot_bytes;
+    info.state_log_bytes += other.state_log_bytes;
     info.kv_bytes_per_token += other.kv_bytes_per_token;
     info.load_seconds = std::max(info.load_seconds, other.load_seconds);
   }
