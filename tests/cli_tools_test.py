@@ -69,6 +69,10 @@ class Tools(CliTest):
         self.assertEqual(result.returncode, 2)
         self.assertIn("a batch of 4 needs 4 states of sequences at once and there are 3; ask for less, or raise --state-cache-memory", result.stderr)
 
+    def test_a_model_that_ranks_cannot_share_says_which_part(self):
+        self.assert_one_sentence(run("info", HYBRID.parent / "qwen3_5_moe", "--device", "cpu", "-tp", "2"),
+                                 "the 1 key heads of recurrent layers can't be shared by tensor_parallel_size 2", 1)
+
     def test_tokenize_goes_both_ways(self):
         text = "Once upon a time, 小猫 🐈 said: naïve?"
         ids = json.loads(run("tokenize", MODEL, text).stdout)

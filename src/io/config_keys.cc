@@ -1,7 +1,13 @@
 #include "io/config_keys.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string_view>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm {
 namespace {
@@ -32,6 +38,28 @@ constexpr std::string_view kHarmlessKeys[] = {
     "sliding_window_pattern", "torch_dtype"};
 
 }  // namespace
+
+std::optional<std::vector<bool>> read_layer_types(const JsonFields& fields, std::string_view type,
+                                                  int num_layers) {
+  constexpr const char* kKey = "layer_types";
+  const Json* types = fields.find(kKey);
+  if (types == nullptr) return std::nullopt;
+  const std::string expected = fmt::format("\"{}\" or \"full_attention\"", type);
+  if (!types->is_array()) fields.fail(kKey, fmt::format("a list of {}", expected));
+  if (std::ssize(*types) != num_layers) {
+    throw_error(ErrorCode::kCorruptData, "{}: {} has {}, expected one for each of {} layers",
+                fields.where(), kKey, counted(std::ssize(*types), "element"), num_layers);
+  }
+  std::vector<bool> layers;
+  for (const Json& entry : *types) {
+    if (entry != type && entry != "full_attention") {
+      throw_error(ErrorCode::kCorruptData, "{}: {}[{}] is {}, expected {}", fields.where(), kKey,
+                  layers.size(), shown(entry), expected);
+    }
+    layers.push_back(entry == type);
+  }
+  return layers;
+}
 
 void add_unknown_keys(const JsonFields& fields, const std::string& prefix, ModelConfig& config) {
   for (const std::string& key : fields.unread()) {

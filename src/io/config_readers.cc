@@ -124,17 +124,8 @@ void read_windows(const JsonFields& fields, ModelConfig& config, const ConfigRul
   }
   const int64_t first =
       fields.integer("max_window_layers", 0, INT32_MAX).value_or(rules.first_window_layer);
-  if (const Json* types = fields.find("layer_types")) {
-    const bool fits = types->is_array() &&
-                      types->size() == static_cast<size_t>(config.num_hidden_layers) &&
-                      std::all_of(types->begin(), types->end(), [](const Json& type) {
-                        return type == "full_attention" || type == "sliding_attention";
-                      });
-    if (!fits) {
-      fields.fail("layer_types", "\"full_attention\" or \"sliding_attention\" for every layer");
-    }
-    config.sliding_layers.clear();
-    for (const Json& type : *types) config.sliding_layers.push_back(type == "sliding_attention");
+  if (auto layers = read_layer_types(fields, "sliding_attention", config.num_hidden_layers)) {
+    config.sliding_layers = *std::move(layers);
   } else if (config.sliding_layers.empty() && first > 0) {
     for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= first);
   }

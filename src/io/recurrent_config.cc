@@ -11,23 +11,11 @@ namespace {
 
 constexpr int kAttentionInterval = 4;  // every nth layer
 
-void read_layer_types(const JsonFields& fields, ModelConfig& config) {
-  std::vector<bool>& layers = config.recurrent.layers;
-  const Json* types = fields.find("layer_types");
-  if (types == nullptr) {
-    const int64_t interval =
-        fields.integer("full_attention_interval", 1, kMaxLayers).value_or(kAttentionInterval);
-    layers = layers_but_every(static_cast<int>(interval), config.num_hidden_layers);
-    return;
-  }
-  const bool fits = types->is_array() && std::ssize(*types) == config.num_hidden_layers &&
-                    std::ranges::all_of(*types, [](const Json& type) {
-                      return type == "linear_attention" || type == "full_attention";
-                    });
-  if (!fits) {
-    fields.fail("layer_types", "\"linear_attention\" or \"full_attention\" for every layer");
-  }
-  for (const Json& type : *types) layers.push_back(type == "linear_attention");
+std::vector<bool> read_layers(const JsonFields& fields, int num_layers) {
+  if (auto layers = read_layer_types(fields, "linear_attention", num_layers)) return *layers;
+  const int64_t interval =
+      fields.integer("full_attention_interval", 1, kMaxLayers).value_or(kAttentionInterval);
+  return layers_but_every(static_cast<int>(interval), num_layers);
 }
 
 }  // namespace
@@ -58,7 +46,7 @@ void read_recurrent(const JsonFields& fields, ModelConfig& config) {
   assign_if(sizes.key_dim, fields.integer("linear_key_head_dim", 1, 1 << 16));
   assign_if(sizes.value_dim, fields.integer("linear_value_head_dim", 1, 1 << 16));
   assign_if(sizes.conv_width, fields.integer("linear_conv_kernel_dim", 1, kMaxConvWidth));
-  read_layer_types(fields, config);
+  sizes.layers = read_layers(fields, config.num_hidden_layers);
   fields.find("full_attention_interval");  // layer_types say more
   check_recurrent(fields.where(), sizes);
   if (config.hidden_act != "silu") {  // also of what the convolutions give

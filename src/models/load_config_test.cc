@@ -174,10 +174,17 @@ TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
       R"({"num_hidden_layers": 2, "sliding_window": 16, "max_window_layers": 2,
           "layer_types": ["sliding_attention", "full_attention"]})");
   EXPECT_EQ(listed.sliding_layers, (std::vector<bool>{true, false}));
-  EXPECT_NE(message_for(R"({"num_hidden_layers": 2, "sliding_window": 16,
-                            "layer_types": ["sliding_attention"]})")
-                .find("for every layer"),
-            std::string::npos);
+  const auto message = [](const std::string& types) {
+    return message_for(R"({"num_hidden_layers": 2, "sliding_window": 16, "layer_types": )" + types +
+                       "}");
+  };
+  EXPECT_TRUE(message(R"(["sliding_attention"])")
+                  .ends_with("layer_types has 1 element, expected one for each of 2 layers"));
+  EXPECT_TRUE(message(R"(["full_attention", "chunked_attention"])")
+                  .ends_with("layer_types[1] is \"chunked_attention\", expected "
+                             "\"sliding_attention\" or \"full_attention\""));
+  EXPECT_TRUE(message(R"("full_attention")")
+                  .ends_with("expected a list of \"sliding_attention\" or \"full_attention\""));
 }
 
 // As google/gemma-3-4b-it has it.
@@ -628,12 +635,10 @@ TEST(ModelConfig, HybridsSayWhichLayersAreRecurrentAndWhatTheyKeep) {
 TEST(ModelConfig, HybridsThatFitNoRuleAreRefusedInASentence) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("layer_types": ["linear_attention"])",
-       "expected \"linear_attention\" or \"full_attention\" for every "
-       "layer"},
+       "layer_types has 1 element, expected one for each of 5 layers"},
       {R"("layer_types": ["linear_attention", "linear_attention", "mamba", "full_attention",
                           "full_attention"])",
-       "expected \"linear_attention\" or \"full_attention\" for every "
-       "layer"},
+       "layer_types[2] is \"mamba\", expected \"linear_attention\" or \"full_attention\""},
       {R"("linear_num_key_heads": 3)",
        "recurrent layers have 32 value heads, expected a multiple of their 3 key heads"},
       {R"("linear_key_head_dim": 20)",
@@ -651,7 +656,7 @@ TEST(ModelConfig, HybridsThatFitNoRuleAreRefusedInASentence) {
   }
   const std::pair<const char*, const char*> olmos[] = {
       {R"("layer_types": ["full_attention", "mamba"])",
-       "expected \"linear_attention\" or \"full_attention\" for every layer"},
+       "layer_types[1] is \"mamba\", expected \"linear_attention\" or \"full_attention\""},
       {R"("linear_num_key_heads": 3)",
        "recurrent layers have 4 value heads, expected a multiple of their 3 key heads"},
       {R"("linear_key_head_dim": 12)",

@@ -31,8 +31,15 @@ int64_t budget_in_shares(const EngineConfig& config, const DeviceMemory& memory)
 }
 
 // For messages.
-std::string beside_states(int64_t bytes) {
-  return bytes > 0 ? fmt::format(" beside {} for states", bytes) : "";
+std::string beside_states(const KvCacheDemand& demand, int64_t bytes) {
+  if (bytes == 0) return "";
+  return fmt::format(" beside {} for {}", bytes,
+                     bytes > demand.state_bytes ? "states" : "the states of one sequence");
+}
+
+// The same: what can be lowered, too.
+const char* or_states(const KvCacheDemand& demand, int64_t bytes) {
+  return bytes > demand.state_bytes ? " or state_cache_memory" : "";
 }
 
 struct StateRoom {
@@ -105,11 +112,13 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
     throw_error(ErrorCode::kOutOfMemory,
                 "no room for a KV cache: {} bytes{}, and of the {} "
                 "free{} with the model loaded {} may be used ({}); free memory, lower "
-                "max_num_batched_tokens, or set kv_cache_memory",
-                least_cache(demand), beside_states(reserved), counted(memory.free_now, "byte"),
-                memory.limit, std::max<int64_t>(budget + reserved, 0),
+                "max_num_batched_tokens{}, or set kv_cache_memory",
+                least_cache(demand), beside_states(demand, reserved),
+                counted(memory.free_now, "byte"), memory.limit,
+                std::max<int64_t>(budget + reserved, 0),
                 memory.is_of_host ? fmt::format("a share of {}", share)
-                                  : fmt::format("gpu_memory_utilization {}", share));
+                                  : fmt::format("gpu_memory_utilization {}", share),
+                or_states(demand, reserved));
   }
   const int64_t request = blocks_of_request(config, demand);
   std::vector<Bound> bounds = {
@@ -211,9 +220,13 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
     const int64_t bytes = *config.kv_cache_memory - (config.state_cache_memory ? 0 : reserved);
     const int64_t fitting = bytes / demand.block_bytes;
     if (fitting < least_blocks(demand)) {
-      throw_error(ErrorCode::kInvalidArgument, "kv_cache_memory is {}, but {}{}",
+      const int64_t for_states = *config.kv_cache_memory - bytes;
+      throw_error(ErrorCode::kInvalidArgument, "kv_cache_memory is {}, but {}{}{}",
                   counted(*config.kv_cache_memory, "byte"), least_cache(demand),
-                  beside_states(*config.kv_cache_memory - bytes));
+                  beside_states(demand, for_states),
+                  for_states > 0
+                      ? "; raise it, or give states memory of their own with state_cache_memory"
+                      : "");
     }
     if (num_blocks <= 0 || fitting < num_blocks) {
       num_blocks = fitting;
@@ -233,9 +246,10 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
     throw_error(
         ErrorCode::kOutOfMemory,
         "a KV cache of {} needs {} bytes{}, but {} are free{}{}; lower num_kvcache_blocks or "
-        "kv_cache_memory",
-        counted(num_blocks, "block"), num_blocks * demand.block_bytes, beside_states(reserved),
-        free_bytes, memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
+        "kv_cache_memory{}",
+        counted(num_blocks, "block"), num_blocks * demand.block_bytes,
+        beside_states(demand, reserved), free_bytes, memory.num_ranks > 1 ? " for each rank" : "",
+        memory.limit, or_states(demand, reserved));
   }
   return {static_cast<int>(num_blocks), std::move(reason), static_cast<int>(states.num_sequences),
           static_cast<int>(states.num_slots())};

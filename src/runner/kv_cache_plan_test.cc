@@ -94,6 +94,35 @@ TEST(KvCachePlan, StatesHaveAThirdOfTheMemoryOrWhatTheyAreGiven) {
   EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).num_states, 0);
 }
 
+TEST(KvCachePlan, WhereStatesLeaveNoRoomTheMessageSaysWhatBoundsThem) {
+  KvCacheDemand demand = kDemand;
+  demand.state_bytes = 3000;
+  demand.slot_bytes = 1000;
+  const auto message = [&](const EngineConfig& config, int64_t free) {
+    return std::string(error_of([&] { plan_kv_cache(config, demand, cpu_with(free)); }).what());
+  };
+  EngineConfig config = config_for(512);
+  EXPECT_EQ(message(config, 9000),
+            "no room for a KV cache: one block of 16 tokens needs 1000 bytes beside 3000 for the "
+            "states of one sequence, and of the 9000 bytes free with the model loaded 3600 may be "
+            "used (a share of 0.4); free memory, lower max_num_batched_tokens, or set "
+            "kv_cache_memory");
+  config.state_cache_memory = 90'000;
+  EXPECT_TRUE(message(config, 100'000)
+                  .ends_with("lower max_num_batched_tokens or state_cache_memory, or set "
+                             "kv_cache_memory"));
+  config.num_kvcache_blocks = 20;
+  EXPECT_EQ(message(config, 100'000),
+            "a KV cache of 20 blocks needs 20000 bytes beside 90000 for states, but 100000 are "
+            "free; lower num_kvcache_blocks or kv_cache_memory or state_cache_memory");
+  config = config_for(512);
+  config.kv_cache_memory = 3999;
+  EXPECT_EQ(message(config, 100'000),
+            "kv_cache_memory is 3999 bytes, but one block of 16 tokens needs 1000 beside 3000 for "
+            "the states of one sequence; raise it, or give states memory of their own with "
+            "state_cache_memory");
+}
+
 TEST(KvCachePlan, StatesAreKeptInWhatRunningSequencesLeave) {
   KvCacheDemand demand = kDemand;
   demand.state_bytes = 3000;
