@@ -76,13 +76,14 @@ class Options(CliTest):
     def test_what_changes_nothing_is_ignored_in_one_line(self):
         flags = ["--disable-log-stats", "--enable_chunked_prefill", "--swap-space", "4", "--uvicorn-log-level=error", "--trust-remote-code",
                  "--async-scheduling", "-O3", "-cc", '{"level": 3}', "--compilation-config.level", "3", "--kv-cache-dtype", "auto",
-                 "--pipeline-parallel-size", "1", "--load-format=safetensors"]
+                 "--pipeline-parallel-size", "1", "--load-format=safetensors", "--mamba-cache-mode", "align", "--mamba-block-size=64",
+                 "--mamba-ssm-cache-dtype", "float32", "--mamba-cache-dtype", "auto"]
         result = run("info", MODEL, "--json", *flags)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr, "nanovllm: ignored, as they change nothing here: --disable-log-stats, --enable-chunked-prefill, --swap-space, "
                          "--uvicorn-log-level, --trust-remote-code, --async-scheduling, -O3, -cc, --compilation-config.level, --kv-cache-dtype, "
-                         "--pipeline-parallel-size, --load-format\n")
-        for words, what in ((["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"), (["-pp=2"], "-pp 2"), (["--generation-config", "vllm"], "--generation-config vllm")):
+                         "--pipeline-parallel-size, --load-format, --mamba-cache-mode, --mamba-block-size, --mamba-ssm-cache-dtype, --mamba-cache-dtype\n")
+        for words, what in ((["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"), (["-pp=2"], "-pp 2"), (["--mamba-ssm-cache-dtype", "bfloat16"], "--mamba-ssm-cache-dtype bfloat16"), (["--generation-config", "vllm"], "--generation-config vllm")):
             self.assertEqual(self.first_line("info", MODEL, *words), f"nanovllm: {what} is not supported yet; leave it out")
         for flag in ("chunked-prefill", "auto-tool-choice", "request-id-headers"):
             self.assertEqual(run("info", MODEL, f"--enable-{flag}=True").stderr, f"nanovllm: ignored, as they change nothing here: --enable-{flag}\n")

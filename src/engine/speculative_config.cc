@@ -21,9 +21,9 @@ constexpr const char* kMethods = "suffix, ngram or draft_model";
 
 // Of vLLM's methods those that are not here, as people name them.
 void refuse_method(const std::string& method) {
-  if (method == "mtp") {
-    throw_error(ErrorCode::kUnsupported, "{}: the method mtp is not supported yet; {} are.", kWhere,
-                "suffix, ngram and draft_model");
+  if (method == "mtp" || method.ends_with("_mtp")) {  // of one family, as qwen3_next_mtp
+    throw_error(ErrorCode::kUnsupported, "{}: the method {} is not supported yet; {} are.", kWhere,
+                printable(method), "suffix, ngram and draft_model");
   }
   throw_error(ErrorCode::kInvalidArgument, "{}: method must be {}, got \"{}\".", kWhere, kMethods,
               printable(method));

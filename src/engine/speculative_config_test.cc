@@ -57,6 +57,9 @@ TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
   EXPECT_EQ(refusal(R"({"method": "mtp"})"),
             "speculative_config: the method mtp is not supported yet; suffix, ngram and "
             "draft_model are.");
+  EXPECT_EQ(refusal(R"({"method": "qwen3_5_mtp", "num_speculative_tokens": 2})"),
+            "speculative_config: the method qwen3_5_mtp is not supported yet; suffix, ngram and "
+            "draft_model are.");
   EXPECT_EQ(
       refusal(R"({"method": "ngram"})"),
       "speculative_config: num_speculative_tokens is missing; with ngram it must be 1 to 32.");
