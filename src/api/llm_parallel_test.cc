@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -72,6 +74,51 @@ TEST(LlmParallel, RanksShareWeightsInCodes) {
     const std::vector<RequestOutput> expected = generate(1, "cpu", 0, quantization);
     for (const int num_ranks : {2, 4}) {
       expect_equal(generate(num_ranks, "cpu", 0, quantization), expected);
+    }
+  }
+}
+
+// Two at once: in chunks beside decodes, and the last two where a state of the first was kept.
+std::vector<RequestOutput> generate_with_states(const std::string& file, int num_ranks) {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = "float32";
+  config.num_threads = 2;
+  config.tensor_parallel_size = num_ranks;
+  config.num_kvcache_blocks = 64;
+  config.kvcache_block_size = 16;
+  config.max_model_len = 512;
+  config.max_num_batched_tokens = 48;
+  config.max_num_seqs = 2;
+  config.state_cache_memory = 4 << 20;
+  std::vector<int32_t> first(150);
+  for (size_t i = 0; i < first.size(); ++i) first[i] = static_cast<int32_t>(3 + i * i % 311);
+  std::vector<int32_t> like_it = first;
+  std::ranges::fill(std::span(like_it).subspan(140), 7);
+  const std::vector<int32_t> another(first.rbegin(), first.rbegin() + 70);
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  greedy.max_tokens = test::full_or_reduced(80, 12);
+  greedy.ignore_eos = true;
+  SamplingParams random = greedy;
+  random.temperature = 0.8;
+  random.seed = 6;
+  LLM llm(test::source_path("tests/data/" + file), config);
+  return llm.generate({first, another, like_it, first},
+                      std::vector<SamplingParams>{greedy, random, greedy, random});
+}
+
+// Other numbers of key heads than of value heads, which the first file has in another order than a
+// folder.
+TEST(LlmParallel, RanksShareStatesOfGgufFiles) {
+  for (const char* file : {"gguf_qwen35.gguf", "gguf_qwen3next.gguf"}) {
+    SCOPED_TRACE(file);
+    const std::vector<RequestOutput> expected = generate_with_states(file, 1);
+    const std::vector<RequestOutput> shared = generate_with_states(file, 2);
+    expect_equal(shared, expected);
+    for (const int like_first : {2, 3}) {
+      EXPECT_EQ(expected[like_first].num_cached_tokens, 128);
+      EXPECT_EQ(shared[like_first].num_cached_tokens, 128);
     }
   }
 }
