@@ -152,6 +152,35 @@ TEST(CacheGroups, WhatAWindowSawWhereTextsPartStays) {
   }
 }
 
+// Of 26 blocks, one is what a window saw at the end of a text from which another goes on.
+TEST(CacheGroups, WhatAWindowSawWhereOneTextAloneGoesOnIsTakenFirst) {
+  for (const bool alone : {true, false}) {
+    BlockManager blocks(26, kBlockSize, kAllAndFive);
+    const auto compute = [&](const Ids& ids) {
+      Sequence sequence = make_sequence(ids);
+      ASSERT_TRUE(blocks.allocate(sequence));
+      const int length = static_cast<int>(ids.size());
+      while (sequence.num_settled_tokens < length) {
+        compute_up_to(blocks, sequence, std::min(length, sequence.num_settled_tokens + kBlockSize));
+      }
+      EXPECT_EQ(wrong(blocks, {&sequence}), "");
+      blocks.deallocate(sequence);
+    };
+    Ids with_other_end = text(16);
+    with_other_end.insert(with_other_end.end(), 5, 700);
+    compute(text(16));
+    if (!alone) compute(with_other_end);
+    compute(text(40));
+    Sequence other = make_sequence(text(4 * 10, 500));
+    other.num_cacheable_tokens = 0;
+    ASSERT_TRUE(blocks.allocate(other));
+    blocks.deallocate(other);
+    Sequence third = make_sequence(text(17));
+    ASSERT_TRUE(blocks.allocate(third));
+    EXPECT_EQ(third.num_computed_tokens, alone ? 12 : 16);
+  }
+}
+
 // The last token is computed again, and sees a token more than the next one would.
 TEST(CacheGroups, AFullyCachedTextHasWhatItsLastTokenSees) {
   BlockManager blocks(24, kBlockSize, kAllAndFive);

@@ -47,6 +47,8 @@ bool BlockManager::allocate(Sequence& sequence) {
   sequence.block_table.reserve(place(num_rows_needed, 0));  // nothing below can throw
   sequence.num_known_elsewhere = 0;
   const PrefixChain prefix = sequence.reads_prefix_cache ? find_prefix(sequence) : PrefixChain();
+  const bool is_alone = prefix.node == TextChain::kNone || chain_.is_end(prefix.node);
+  sequence.num_taken_by_others = is_alone ? 0 : prefix.num_blocks * block_size_;
   if (!take_over(sequence, prefix)) {
     sequence.block_table.clear();
     return false;
@@ -253,11 +255,12 @@ bool BlockManager::may_give_back(const Sequence& sequence) const {
   return false;
 }
 
-// Whether a text is likely to be continued where a group sees the row: where this one went on from
-// what was cached, where it parted from a text that others had computed, or at its prompt's end.
+// Whether a text is likely to be continued where a group sees the row: where this one and others
+// went on from what was cached, where it parted from a text that others had computed, or at its
+// prompt's end. But where it alone goes on, as a chat does from its last answer, nobody will.
 bool BlockManager::is_seen_at_parting(const Sequence& sequence, int group, int row) const {
-  for (const int num_tokens :
-       {sequence.num_cached_tokens, sequence.num_known_elsewhere, sequence.num_prompt_tokens - 1}) {
+  for (const int num_tokens : {sequence.num_taken_by_others, sequence.num_known_elsewhere,
+                               sequence.num_prompt_tokens - 1}) {
     const int end = num_tokens / block_size_;
     if (first_row(group, end * block_size_) <= row && row < end) return true;
   }

@@ -94,6 +94,8 @@ struct Sequence {
   // The last boundary up to which its text was known when it was let in, where that is behind the
   // last one whose state was kept; 0 = it is not.
   int num_known_elsewhere = 0;
+  // Where it went on from a cached text, if others had gone on from there before; else 0.
+  int num_taken_by_others = 0;
 
   // What it may share. Tokens after the first num_cacheable_tokens are neither looked up in the
   // prefix cache nor registered there. Only sequences with the same salt share: the number of the

@@ -1,5 +1,5 @@
-// What is computed again of prompts that begin as others did, where layers are recurrent; on the
-// sizes of Qwen3.5-0.8B.
+// What is computed again of prompts that begin as others did, where layers are recurrent, on the
+// sizes of Qwen3.5-0.8B; or have windows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
 namespace {
@@ -195,6 +196,34 @@ TEST(StateCache, APreemptedSequenceGoesOnFromTheLastBoundaryThatItPassed) {
   EXPECT_EQ(outputs.at(first).outputs[0].token_ids, greedy_tokens(prompt_of(20), 103));
   EXPECT_EQ(outputs.at(second).outputs[0].token_ids, greedy_tokens(prompt_of(20, 25), 140));
   EXPECT_LE(engine.runner->num_computed_tokens, 122 + 159 + 8);
+}
+
+// With memory for what eight chats see behind their last answers, and an eighth more for the step
+// and the ends of prompts.
+TEST(WindowCache, ChatsInTurnComputeTheirNewTokensAndABlock) {
+  constexpr int kChats = 8, kTurns = 10, kBlock = 16, kFirst = 200, kQuestion = 50, kAnswer = 60;
+  const std::vector<int> windows = {0, 64, 64, 64, 64, 64};
+  const int64_t blocks_of_chat =
+      kv_blocks_for(kFirst + kTurns * (kQuestion + kAnswer), windows, kBlock);
+  FakeEngine engine = make_fake_engine({.num_blocks = static_cast<int>(blocks_of_chat) * 9,
+                                        .block_size = kBlock,
+                                        .vocab_size = kFewTokens,
+                                        .max_model_len = 4096,
+                                        .max_num_batched_tokens = 64,
+                                        .max_num_seqs = 1,
+                                        .kv_windows = windows});
+  Texts texts;
+  std::vector<Ids> prompts(kChats);
+  for (Ids& prompt : prompts) prompt = texts.some(kFirst);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int num_new = turn == 0 ? kFirst : kQuestion + 1;
+    for (Ids& prompt : prompts) {
+      const RequestOutput output = answers_to(engine, {prompt}, kAnswer)[0];
+      EXPECT_LT(num_recomputed(output), num_new + kBlock) << turn;
+      append(prompt, output.outputs[0].token_ids);
+      append(prompt, texts.some(kQuestion));
+    }
+  }
 }
 
 }  // namespace

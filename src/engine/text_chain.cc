@@ -89,6 +89,11 @@ void TextChain::clear_block(int node, int group) {
   drop(node);
 }
 
+bool TextChain::is_end(int node) const {
+  const auto blocks = std::span(blocks_).subspan(place(node, 0), num_groups_);
+  return nodes_[node].ref_count == num_groups_ - std::ranges::count(blocks, kNone);
+}
+
 int TextChain::num_blocks() const {
   return static_cast<int>(std::ssize(blocks_) - std::ranges::count(blocks_, kNone));
 }

@@ -48,6 +48,8 @@ class TextChain {
   void drop(int node);
 
   int parent(int node) const { return nodes_[node].parent; }
+  // Whether no text goes on behind it, and nobody holds it.
+  bool is_end(int node) const;
   uint64_t salt(int node) const { return nodes_[node].salt; }
   std::span<const int32_t> token_ids(int node) const {
     return std::span(token_ids_).subspan(static_cast<size_t>(node) * block_size_, block_size_);
