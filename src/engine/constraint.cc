@@ -109,12 +109,16 @@ uint64_t TokenMask::key() const {
   return (rules->number << kKindBits | kind) << kStateBits | state;
 }
 
-void TokenMask::fill(std::span<uint32_t> words) const {
+bool TokenMask::fill(std::span<uint32_t> words) const {
   if (is_of_ids_alone) {
     std::ranges::copy(rules->allowed, words.begin());
-    return;
+    return true;
   }
-  const auto text = rules->grammar->mask(state);
+  const auto text = rules->grammar->mask(state, is_guess);
+  if (text == nullptr) {
+    std::ranges::fill(words, 0);
+    return false;
+  }
   // Either vocabulary may be the larger one, a checkpoint's or its tokenizer's.
   const auto known = std::span(*text).first(std::min(text->size(), words.size()));
   std::fill(std::ranges::copy(known, words.begin()).out, words.end(), 0);
@@ -128,9 +132,10 @@ void TokenMask::fill(std::span<uint32_t> words) const {
     if (rules->is_listed(id)) words[id / 32] |= 1u << id % 32;
   };
   if (may_begin_thought) open(rules->thought_id);
-  if (!rules->grammar->is_accepting(state)) return;
-  if (is_before_min_tokens && is_any(words)) return;
+  if (!rules->grammar->is_accepting(state)) return true;
+  if (is_before_min_tokens && is_any(words)) return true;
   for (const int32_t id : rules->end_ids) open(id);
+  return true;
 }
 
 Constraint::Constraint(const ConstraintRules& rules, const std::optional<ThinkingTags>& tags)
@@ -153,7 +158,7 @@ void Constraint::append(int32_t id) {
     place_ = Place::kThought;
     return;
   }
-  state_ = rules_->grammar->advance(state_, id);
+  state_ = rules_->grammar->advance(state_, id, is_guess_);
 }
 
 void Constraint::append_thought(int32_t id) {
@@ -166,8 +171,8 @@ void Constraint::append_thought(int32_t id) {
     if (!thought_end_->append(value(bytes[i]))) continue;
     place_ = Place::kText;
     // What the token has behind the tag was drawn before the grammar bound anything.
-    const GrammarState next = rules_->grammar->advance(state_, bytes.substr(i + 1));
-    if (!rules_->grammar->is_dead(next)) state_ = next;
+    const GrammarState next = rules_->grammar->advance(state_, bytes.substr(i + 1), is_guess_);
+    if (!rules_->grammar->is_dead(next) || rules_->grammar->is_outgrown(next)) state_ = next;
     return;
   }
 }
@@ -176,9 +181,11 @@ bool Constraint::admits(int32_t id) const {
   if (!binds()) return !contains(banned_ids(), id);
   if (place_ == Place::kBeginning && id == rules_->thought_id) return true;
   if (rules_->is_end(id) && (may_end() || rules_->grammar->is_text(id))) return may_end();
-  const GrammarState next = rules_->grammar->advance(state_, id);
+  const GrammarState next = rules_->grammar->advance(state_, id, is_guess_);
   return !rules_->grammar->is_dead(next) || rules_->grammar->is_outgrown(next);
 }
+
+bool Constraint::is_outgrown() const { return binds() && rules_->grammar->is_outgrown(state_); }
 
 bool Constraint::depends_on(int num_pending) const {
   if (rules_->grammar == nullptr) return false;
@@ -201,9 +208,10 @@ TokenMask Constraint::mask(bool is_before_min_tokens) const {
     return {.rules = rules_, .is_of_ids_alone = true};
   }
   return {.rules = rules_,
-          .state = rules_->grammar->mask_state(state_),
+          .state = rules_->grammar->mask_state(state_, is_guess_),
           .is_before_min_tokens = is_before_min_tokens,
-          .may_begin_thought = place_ == Place::kBeginning};
+          .may_begin_thought = place_ == Place::kBeginning,
+          .is_guess = is_guess_};
 }
 
 bool Constraint::is_stuck() const {

@@ -71,11 +71,13 @@ struct TokenMask {
   // The end ids wait, as long as anything else may be drawn.
   bool is_before_min_tokens = false;
   bool may_begin_thought = false;
+  bool is_guess = false;  // of a row behind a draft
 
   // SamplingRow::allowed_key
   uint64_t key() const;
-  // [(vocab_size + 31) / 32]. May be called on any thread.
-  void fill(std::span<uint32_t> words) const;
+  // [(vocab_size + 31) / 32]. May be called on any thread. False: it is a guess that takes too
+  // much, and no bit is set.
+  bool fill(std::span<uint32_t> words) const;
 };
 
 // Where a completion is in its text. A copy goes on by itself, so that drafts need no way back.
@@ -87,9 +89,13 @@ class Constraint {
 
   // One more token of the output, which does not end it.
   void append(int32_t id);
+  // To be called before a draft is appended: what follows is no reason to end the request.
+  void guess() { is_guess_ = true; }
   // Whether a token may follow, as far as the grammar is concerned. One with which the automaton is
   // outgrown may: that is not the token's fault.
   bool admits(int32_t id) const;
+  // Whether the automaton is outgrown here, or a guess takes too much.
+  bool is_outgrown() const;
   // Whether the grammar binds the next token, and whether it did the one before.
   bool binds() const { return rules_->grammar != nullptr && place_ != Place::kThought; }
   // Of the next token, beside its mask.
@@ -123,6 +129,7 @@ class Constraint {
   Place place_ = Place::kText;
   GrammarState state_ = 0;
   std::optional<TagFinder> thought_end_;
+  bool is_guess_ = false;
 };
 
 }  // namespace nanovllm

@@ -192,10 +192,11 @@ SamplingRow Request::guess_row(const Completion& completion) const {
 void Request::cut_draft(const Completion& completion, std::vector<int32_t>& ids) const {
   if (!completion.constraint) return;
   Constraint constraint = *completion.constraint;
+  constraint.guess();
   const auto is_drawn = [&](int32_t id) {
     if (!constraint.admits(id)) return false;
     constraint.append(id);
-    return true;
+    return !constraint.is_outgrown();
   };
   ids.erase(std::ranges::find_if_not(ids, is_drawn), ids.end());
 }
@@ -241,7 +242,9 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     }
     if (i == num_drafts) break;
     if (thinking) thinking->append(drafts[i]);
-    if (constraint) constraint->append(drafts[i]);
+    if (!constraint) continue;
+    constraint->guess();
+    constraint->append(drafts[i]);
   }
 }
 
@@ -267,6 +270,8 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
       append_token(completion, result);
       continue;
     }
+    // Behind a draft: the next step draws it again, not as a guess.
+    if (&result != output.sampled.data()) return;
     if (has_empty_mask(completion)) {
       end_stuck(completion);
     } else {

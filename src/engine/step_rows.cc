@@ -32,6 +32,7 @@ void StepRows::add_mask(const TokenMask& mask) {
     number = masks_by_key_.try_emplace(row.allowed_key, number).first->second;
   }
   if (number == masks_.size()) masks_.push_back(mask);
+  if (!mask.is_guess) masks_[number].is_guess = false;
   mask_uses_.push_back({rows_.size() - 1, number});
 }
 
@@ -42,8 +43,13 @@ void StepRows::make_masks() {
   const auto words_of = [&](size_t mask) {
     return std::span(words_).subspan(mask * num_words, num_words);
   };
-  pool_.run(static_cast<int>(masks_.size()), [&](int i) { masks_[i].fill(words_of(i)); });
-  for (const MaskUse& use : mask_uses_) rows_[use.row].allowed = words_of(use.mask);
+  is_whole_.assign(masks_.size(), 1);
+  pool_.run(static_cast<int>(masks_.size()),
+            [&](int i) { is_whole_[i] = masks_[i].fill(words_of(i)) ? 1 : 0; });
+  for (const MaskUse& use : mask_uses_) {
+    rows_[use.row].allowed = words_of(use.mask);
+    if (is_whole_[use.mask] == 0) rows_[use.row].allowed_key = 0;  // another one will have it
+  }
 }
 
 }  // namespace nanovllm

@@ -21,7 +21,8 @@ class StepRows {
   SamplingRow& add(const SamplingRow& row) { return rows_.emplace_back(row); }
   // An empty list that lives until clear().
   std::vector<int32_t>& add_list();
-  // Of the row added last. make_masks() makes it, once where several have the same.
+  // Of the row added last. make_masks() makes it, once where several have the same. That of a guess
+  // which takes too much leaves no token.
   void add_mask(const TokenMask& mask);
   void make_masks();
 
@@ -39,7 +40,8 @@ class StepRows {
   std::vector<TokenMask> masks_;
   std::vector<MaskUse> mask_uses_;
   std::unordered_map<uint64_t, size_t> masks_by_key_;
-  std::vector<uint32_t> words_;  // of masks_, one behind the other
+  std::vector<uint32_t> words_;    // of masks_, one behind the other
+  std::vector<uint8_t> is_whole_;  // of masks_
   MaskPool pool_;
 };
 

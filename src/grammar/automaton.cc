@@ -12,6 +12,7 @@ constexpr size_t kFewStacks = 8;
 constexpr size_t kMaxStacks = 1 << 14;    // of one state
 constexpr size_t kMaxGathered = 1 << 18;  // before equal ones are one
 constexpr size_t kMaxExpanded = 1 << 18;  // frames that one transition looks behind
+constexpr size_t kShareOfGuesses = 4;     // of memory
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -44,7 +45,8 @@ Automaton::Automaton(const Syntax& syntax, NodeId start, size_t max_bytes)
     : syntax_(syntax),
       max_bytes_(max_bytes),
       num_classes_(syntax.num_classes()),
-      rows_(num_classes_) {
+      rows_(num_classes_),
+      growing_limit_(max_bytes) {
   for (int byte = 255; byte >= 0; --byte) {
     bytes_of_classes_[syntax.classes()[byte]] = static_cast<uint8_t>(byte);
   }
@@ -89,8 +91,28 @@ size_t Automaton::bytes_with(size_t num_states) const {
 bool Automaton::is_full(size_t num_stacks) {
   constexpr size_t kStateBytes = 64;  // beside its row and its stacks
   const size_t more = 2 * num_stacks * sizeof(uint32_t) + kStateBytes;
-  if (bytes_with(num_states_ + 1) + more > max_bytes_) outgrow();
-  return is_outgrown();
+  if (bytes_with(num_states_ + 1) + more > growing_limit_) {
+    if (is_guess_) {
+      is_refused_ = true;
+    } else {
+      outgrow();
+    }
+  }
+  return is_refused_ || is_outgrown();
+}
+
+void Automaton::begin_growing(bool is_guess) {
+  is_guess_ = is_guess;
+  is_refused_ = false;
+  const size_t most_of_guesses = max_bytes_ / kShareOfGuesses;
+  growing_limit_ = is_guess ? bytes_ + most_of_guesses - std::min(most_of_guesses, guessed_bytes_)
+                            : max_bytes_ + guessed_bytes_;
+}
+
+void Automaton::end_growing() {
+  const size_t bytes = bytes_with(num_states_);
+  if (is_guess_) guessed_bytes_ += bytes - bytes_;
+  bytes_ = bytes;
 }
 
 size_t Automaton::num_states() const {
@@ -149,7 +171,8 @@ void Automaton::sort(std::vector<uint32_t>& frames) {
 StateId Automaton::intern(Gathered& gathered) {
   std::vector<uint32_t>& set = gathered.frames;
   sort(set);
-  if (gathered.is_cut || set.size() > kMaxStacks || is_outgrown()) return kOutgrown;
+  const bool is_cut = gathered.is_cut || set.size() > kMaxStacks;
+  if (is_cut || is_refused_ || is_outgrown()) return kOutgrown;
   if (set.empty() && !gathered.is_accepting) return kDead;
   uint64_t hash = gathered.is_accepting ? 1 : 0;
   for (const uint32_t frame : set) hash = mixed(hash, frame);
@@ -185,6 +208,7 @@ Automaton::Closure Automaton::closure(uint32_t frame) {
     found.count = 0;
     expand(frame, found);
     found.count = static_cast<uint32_t>(closure_frames_.size()) - found.offset;
+    if (is_refused_) return found;  // it is not whole
     closures_[frame] = found;
   }
   return closures_[frame];
@@ -343,12 +367,13 @@ void Automaton::step_except(const Frame& frame, uint8_t byte, Gathered& out) {
   add_terminal(rest, out);
 }
 
-StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
+StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work, bool is_guess) {
   const std::lock_guard lock(mutex_);
   auto& entry = rows_[state][byte_class];
   const StateId known = entry.load(std::memory_order_relaxed);
   if (known != 0) return known;
   if (is_outgrown()) return kOutgrown;
+  begin_growing(is_guess);
   scratch_.frames.clear();
   scratch_.covers = 0;
   scratch_.is_accepting = false;
@@ -377,7 +402,8 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
   take({first_of(byte), first_of(byte + 1)});
   work += num_expanded_ - num_before;
   const StateId found = intern(scratch_);
-  bytes_ = bytes_with(num_states_);
+  end_growing();
+  if (is_refused_) return kOutgrown;
   entry.store(found, std::memory_order_release);
   // Where few stacks say so at once, other bytes lead there too.
   if (info.count > kFewStacks) return found;
@@ -426,11 +452,12 @@ uint32_t Automaton::nearby_frame(uint32_t root, uint32_t most) {
   return nearby_[root];
 }
 
-StateId Automaton::nearby(StateId state, uint32_t most) {
+StateId Automaton::nearby(StateId state, uint32_t most, bool is_guess) {
   auto& entry = infos_[state]->nearby;
   const StateId known = entry.load(std::memory_order_acquire);
   if (known != 0) return known;
   const std::lock_guard lock(mutex_);
+  begin_growing(is_guess);
   const Info& info = *infos_[state];
   Gathered near;
   near.is_accepting = info.is_accepting;
@@ -443,7 +470,8 @@ StateId Automaton::nearby(StateId state, uint32_t most) {
   }
   StateId found = is_same ? state : intern(near);
   if (found == kOutgrown) found = state;
-  bytes_ = bytes_with(num_states_);
+  end_growing();
+  if (is_refused_) return state;
   entry.store(found, std::memory_order_release);
   return found;
 }

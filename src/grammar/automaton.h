@@ -2,6 +2,7 @@
 // interned set of stacks, and what was found out once about a state is remembered.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -86,10 +87,15 @@ class IdTable {
 };
 
 // Thread-safe: transitions that are known are read without a lock, others are found under one.
+//
+// What follows a guess at a text may be asked for as well (is_guess). No guess outgrows an
+// automaton: the memory that guesses take is counted by itself, and where it would be more than a
+// quarter of max_bytes, or where a text would outgrow it, a guess leads to kOutgrown, and that is
+// not remembered.
 class Automaton {
  public:
-  // `syntax` is finished, outlives it, and does not change. Where states would need more than
-  // `max_bytes` of memory, they are outgrown.
+  // `syntax` is finished, outlives it, and does not change. Where the states of texts would need
+  // more than `max_bytes` of memory, they are outgrown.
   Automaton(const Syntax& syntax, NodeId start, size_t max_bytes);
 
   StateId next(StateId state, uint8_t byte) {
@@ -101,12 +107,16 @@ class Automaton {
   }
   // Adds to `work` how many stacks were looked at, and frames behind them that were not known yet;
   // none where the transition is known.
-  StateId next_of_class(StateId state, uint8_t byte_class, size_t& work) {
+  StateId next_of_class(StateId state, uint8_t byte_class, size_t& work, bool is_guess = false) {
     const StateId known = rows_[state][byte_class].load(std::memory_order_acquire);
-    return known != 0 ? known : find_next(state, byte_class, work);
+    return known != 0 ? known : find_next(state, byte_class, work, is_guess);
   }
-  StateId advance(StateId state, std::string_view bytes) {
-    for (const char byte : bytes) state = next(state, static_cast<uint8_t>(byte));
+  StateId advance(StateId state, std::string_view bytes, bool is_guess = false) {
+    size_t work = 0;
+    for (const char byte : bytes) {
+      const uint8_t byte_class = syntax_.classes()[static_cast<uint8_t>(byte)];
+      state = next_of_class(state, byte_class, work, is_guess);
+    }
     return state;
   }
   bool is_accepting(StateId state) const { return infos_[state]->is_accepting; }
@@ -116,7 +126,15 @@ class Automaton {
   }
   // A state that any text of up to `most` bytes takes where it takes this one: counts that it can't
   // reach are alike. `most` is the same in all calls.
-  StateId nearby(StateId state, uint32_t most);
+  StateId nearby(StateId state, uint32_t most, bool is_guess = false);
+  // Work that guesses have done to find out what follows a state: it is part of what a text would
+  // have to do there.
+  size_t guessed_work(StateId state) const {
+    return infos_[state]->guessed_work.load(std::memory_order_relaxed);
+  }
+  void set_guessed_work(StateId state, size_t work) {
+    infos_[state]->guessed_work = static_cast<uint32_t>(std::min<size_t>(work, kUnbounded));
+  }
 
   const Syntax& syntax() const { return syntax_; }
   size_t num_states() const;
@@ -150,6 +168,7 @@ class Automaton {
     uint32_t offset = 0, count = 0;  // in state_frames_
     std::atomic<uint32_t> covers = 0;
     std::atomic<StateId> nearby = 0;
+    std::atomic<uint32_t> guessed_work = 0;
     bool is_accepting = false;
   };
   // A set of stacks that is being put together.
@@ -160,7 +179,10 @@ class Automaton {
     bool is_cut = false;  // they were too many
   };
 
-  StateId find_next(StateId state, uint8_t byte_class, size_t& work);
+  StateId find_next(StateId state, uint8_t byte_class, size_t& work, bool is_guess);
+  // Around what may take memory.
+  void begin_growing(bool is_guess);
+  void end_growing();
   // Before anything of the node is read.
   Frame begin(NodeId node, uint32_t parent) const;
   uint32_t intern(const Frame& frame);
@@ -201,7 +223,11 @@ class Automaton {
   Gathered scratch_;
   IdTable frame_ids_, state_ids_;
   uint32_t mark_ = 0;
-  size_t num_expanded_ = 0;  // frames, by all calls of expand()
+  size_t num_expanded_ = 0;   // frames, by all calls of expand()
+  size_t guessed_bytes_ = 0;  // of bytes_, those that guesses took
+  size_t growing_limit_;      // of bytes, for who asks now
+  bool is_guess_ = false,
+       is_refused_ = false;  // who asks now is a guess, and one that takes too much
   uint32_t num_states_ = 0;
 };
 

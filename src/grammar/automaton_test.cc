@@ -185,7 +185,7 @@ TEST(Automaton, TakesNoMoreMemoryThanItSays) {
   Automaton automaton(syntax, start, 1 << 24);
   size_t steps = 0;
   for (StateId state = kStart; state > kOutgrown; ++steps) state = automaton.next(state, '(');
-  EXPECT_GT(steps, 20000u);
+  EXPECT_GT(steps, 19000u);
   constexpr size_t kOneTransition = 1024;
   EXPECT_LE(automaton.bytes(), (1u << 24) + kOneTransition);
   EXPECT_LE(used() - before, automaton.bytes() + kOneTransition);
@@ -220,6 +220,51 @@ TEST(Automaton, AMaskTakesNoEndlessWork) {
   }
   EXPECT_GT(enough, 16u);
   EXPECT_LT(enough, kMaxMaskWork);
+}
+
+// A guess that takes too much is no reason to end a text, and is no help to it.
+TEST(Automaton, GuessesOutgrowNothing) {
+  const TokenIndex index(demo_tokenizer());
+  Syntax syntax;
+  const NodeId start = syntax.finish(compile_regex("([a-z]{1,9} ){1,9}", syntax));
+  MaskWords whole, words;
+  Automaton fresh(syntax, start, 1 << 26), guessed(syntax, start, 1 << 26);
+  ASSERT_TRUE(make_mask(fresh, kStart, index, whole));
+  size_t num_refused = 0;
+  for (size_t work = 1; !make_mask(guessed, kStart, index, words, work, true); work *= 2) {
+    EXPECT_EQ(words, MaskWords(index.num_words()));
+    Automaton small(syntax, start, 1 << 26);
+    EXPECT_FALSE(make_mask(small, kStart, index, words, work, true));
+    EXPECT_FALSE(make_mask(small, kStart, index, words, work, true));
+    EXPECT_FALSE(small.is_outgrown());
+    EXPECT_FALSE(make_mask(small, kStart, index, words, work));
+    EXPECT_TRUE(small.is_outgrown());
+    ++num_refused;
+  }
+  EXPECT_GT(num_refused, 4u);
+  EXPECT_EQ(words, whole);
+  EXPECT_FALSE(guessed.is_outgrown());
+}
+
+TEST(Automaton, GuessesTakeNoMemoryFromTexts) {
+  Syntax syntax;
+  const NodeId start = syntax.finish(compile_gbnf("root ::= ([(a] root? [)b] | \"x\")+", syntax));
+  constexpr size_t kMaxBytes = 1 << 18;
+  const auto length = [](Automaton& automaton, char byte, bool is_guess) {
+    size_t steps = 0;
+    for (StateId state = kStart; state != kOutgrown; ++steps) {
+      state = automaton.advance(state, {&byte, 1}, is_guess);
+    }
+    return steps;
+  };
+  Automaton fresh(syntax, start, kMaxBytes), guessed(syntax, start, kMaxBytes);
+  const size_t expected = length(fresh, '(', false);
+  EXPECT_GT(length(guessed, 'a', true), 20u);
+  EXPECT_FALSE(guessed.is_outgrown());
+  EXPECT_LT(guessed.bytes(), kMaxBytes / 2);
+  EXPECT_GE(length(guessed, '(', false), expected);
+  EXPECT_TRUE(guessed.is_outgrown());
+  EXPECT_LT(guessed.bytes(), kMaxBytes + kMaxBytes / 2);
 }
 
 // One state has a bound as well.

@@ -63,13 +63,13 @@ Grammar::~Grammar() = default;
 
 GrammarState Grammar::start() const { return grammar::kStart; }
 
-GrammarState Grammar::advance(GrammarState state, std::string_view bytes) const {
-  return parts_->automaton.advance(state, bytes);
+GrammarState Grammar::advance(GrammarState state, std::string_view bytes, bool is_guess) const {
+  return parts_->automaton.advance(state, bytes, is_guess);
 }
 
-GrammarState Grammar::advance(GrammarState state, int32_t token) const {
+GrammarState Grammar::advance(GrammarState state, int32_t token, bool is_guess) const {
   const std::string_view bytes = bytes_of(token);
-  return bytes.empty() ? kDead : parts_->automaton.advance(state, bytes);
+  return bytes.empty() ? kDead : parts_->automaton.advance(state, bytes, is_guess);
 }
 
 bool Grammar::is_accepting(GrammarState state) const {
@@ -92,14 +92,15 @@ std::string Grammar::forced_text(GrammarState state, size_t most) const {
     int num_ways = 0;
     char only = 0;
     for (int byte = 0; byte < 256 && num_ways < 2; ++byte) {
-      const auto value = static_cast<uint8_t>(byte);
-      if (is_dead(parts_->automaton.next(state, value))) continue;
-      only = static_cast<char>(value);
+      const auto value = static_cast<char>(byte);
+      if (advance(state, {&value, 1}, true) == kDead) continue;
+      only = value;
       ++num_ways;
     }
     if (num_ways != 1 || grammar::TokenIndex::has_symbol({&only, 1})) break;
+    state = advance(state, {&only, 1}, true);
+    if (is_dead(state)) break;
     text += only;
-    state = advance(state, text.substr(text.size() - 1));
   }
   return text;
 }
@@ -114,12 +115,16 @@ std::string Grammar::outgrown_message() {
       grammar::kMaxGrammarBytes >> 20);
 }
 
-std::shared_ptr<const std::vector<uint32_t>> Grammar::mask(GrammarState state) const {
-  const GrammarState near = mask_state(state);
+std::shared_ptr<const std::vector<uint32_t>> Grammar::mask(GrammarState state,
+                                                           bool is_guess) const {
+  const GrammarState near = mask_state(state, is_guess);
   if (auto known = parts_->masks->find(parts_->number, near)) return known;
   auto words = std::make_shared<grammar::MaskWords>();
-  if (grammar::make_mask(parts_->automaton, near, *parts_->index, *words)) {
+  const size_t max_work = is_guess ? grammar::kMaxGuessWork : grammar::kMaxMaskWork;
+  if (grammar::make_mask(parts_->automaton, near, *parts_->index, *words, max_work, is_guess)) {
     parts_->masks->add(parts_->number, near, words);
+  } else if (is_guess) {
+    return nullptr;
   }
   return words;
 }
@@ -131,8 +136,8 @@ void Grammar::fill_mask(GrammarState state, std::span<uint32_t> words) const {
   std::fill(rest, words.end(), 0);
 }
 
-GrammarState Grammar::mask_state(GrammarState state) const {
-  return parts_->automaton.nearby(state, parts_->index->longest());
+GrammarState Grammar::mask_state(GrammarState state, bool is_guess) const {
+  return parts_->automaton.nearby(state, parts_->index->longest(), is_guess);
 }
 
 std::string_view Grammar::bytes_of(int32_t token) const { return parts_->index->bytes(token); }

@@ -28,22 +28,23 @@ class Syntax;
 using GrammarState = uint32_t;
 
 // Immutable for those who use it, and thread-safe: what states lead to is found out as it is asked
-// for, under a lock, and read without one from then on.
+// for, under a lock, and read without one from then on. Who asks for what follows a guess
+// (is_guess) outgrows no automaton: where that takes too much, it is told so of this guess alone.
 class Grammar {
  public:
   ~Grammar();
 
   GrammarState start() const;
   // Behind further bytes of text, which may end within a character.
-  GrammarState advance(GrammarState state, std::string_view bytes) const;
+  GrammarState advance(GrammarState state, std::string_view bytes, bool is_guess = false) const;
   // Behind one more token. One that stands for no text is taken where a structural tag names it.
-  GrammarState advance(GrammarState state, int32_t token) const;
+  GrammarState advance(GrammarState state, int32_t token, bool is_guess = false) const;
   // Whether the text may end here.
   bool is_accepting(GrammarState state) const;
   // Whether some token may follow: mask() has one. Costs far less where tokens of one byte do.
   bool has_next(GrammarState state) const;
   // Text that must follow, up to `most` bytes of it, which may end within a character: as far as
-  // there is one way to go on and the text can't end. No marks are in it.
+  // there is one way to go on and the text can't end. No marks are in it. Asked for as a guess.
   std::string forced_text(GrammarState state, size_t most) const;
   // Whether nothing may follow, for the text is wrong already or the automaton is outgrown.
   bool is_dead(GrammarState state) const;
@@ -54,13 +55,15 @@ class Grammar {
 
   // One bit a token of the vocabulary, from the lowest bit of the first word on: the tokens that
   // may follow. Tokens that end the text are not among them. The same object for as long as it is
-  // kept. All zero where one of the tokens leads to an outgrown state.
-  std::shared_ptr<const std::vector<uint32_t>> mask(GrammarState state) const;
+  // kept. All zero where one of the tokens leads to an outgrown state; null where that is so for a
+  // guess alone.
+  std::shared_ptr<const std::vector<uint32_t>> mask(GrammarState state,
+                                                    bool is_guess = false) const;
   // The same into `words`, num_mask_words() at least; those behind them are cleared.
   void fill_mask(GrammarState state, std::span<uint32_t> words) const;
   size_t num_mask_words() const;
   // A state with the same mask that may end where this one may: equal ones for many states.
-  GrammarState mask_state(GrammarState state) const;
+  GrammarState mask_state(GrammarState state, bool is_guess = false) const;
   // What is read of a token: its text, or a symbol of one that stands for none; empty for what is
   // never read.
   std::string_view bytes_of(int32_t token) const;

@@ -5,20 +5,22 @@
 namespace nanovllm::grammar {
 namespace {
 
-// False: the automaton is outgrown.
+// False: the automaton is outgrown, or the guess takes too much.
 bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t longest,
-          MaskWords& words, size_t max_work) {
+          MaskWords& words, size_t max_work, bool is_guess) {
   const ByteTrie::Node* const nodes = trie.nodes().data();
   const int32_t* const ids = trie.ids().data();
   const std::array<uint8_t, 256>& classes = automaton.syntax().classes();
   std::vector<StateId> path(longest + 1);  // state behind each byte of a node's text
   path[0] = start;
   const uint32_t end = nodes[0].skip;
-  size_t work = 0;
+  size_t work = automaton.guessed_work(start);
   for (uint32_t i = 1; i < end;) {
     const ByteTrie::Node& node = nodes[i];
-    const StateId state = automaton.next_of_class(path[node.depth - 1], classes[node.byte], work);
-    if (work > max_work) automaton.outgrow();
+    const StateId state =
+        automaton.next_of_class(path[node.depth - 1], classes[node.byte], work, is_guess);
+    if (is_guess) automaton.set_guessed_work(start, work);
+    if (work > max_work && !is_guess) automaton.outgrow();
     if (state == kOutgrown || work > max_work) return false;
     if (state == kDead) {
       i = node.skip;
@@ -36,7 +38,7 @@ bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t lo
 }  // namespace
 
 bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words,
-               size_t max_work) {
+               size_t max_work, bool is_guess) {
   const TokenIndex::Slice* const slice = index.slice(automaton.covers(state));
   if (slice != nullptr) {
     words = slice->tokens;
@@ -44,7 +46,7 @@ bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, Mas
     words.assign(index.num_words(), 0);
   }
   const ByteTrie& trie = slice != nullptr ? slice->others : index.trie();
-  if (walk(automaton, state, trie, index.longest(), words, max_work)) return true;
+  if (walk(automaton, state, trie, index.longest(), words, max_work, is_guess)) return true;
   words.assign(index.num_words(), 0);
   return false;
 }

@@ -16,11 +16,14 @@ namespace nanovllm::grammar {
 // Stacks, and frames behind them, that are looked at for one mask: some 50 ms of work, more than an
 // object with 10,000 properties or a union of 10,000 patterns needs.
 inline constexpr size_t kMaxMaskWork = 300'000;
+// For one that may not be needed.
+inline constexpr size_t kMaxGuessWork = kMaxMaskWork / 10;
 
 // Sets the bits of the tokens that may follow, and clears all others. False: the automaton is
-// outgrown, and no bit is set, for what is known would be less than what may follow.
+// outgrown, or it is a guess that takes more than guesses may, and no bit is set, for what is known
+// would be less than what may follow.
 bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words,
-               size_t max_work = kMaxMaskWork);
+               size_t max_work = kMaxMaskWork, bool is_guess = false);
 
 // The masks used last, of all grammars together; thread-safe.
 class MaskCache {
