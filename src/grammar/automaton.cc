@@ -47,8 +47,11 @@ Automaton::Automaton(const Syntax& syntax, NodeId start, size_t max_bytes)
       num_classes_(syntax.num_classes()),
       rows_(num_classes_),
       growing_limit_(max_bytes) {
+  std::array<int, 256> sizes = {};
   for (int byte = 255; byte >= 0; --byte) {
-    bytes_of_classes_[syntax.classes()[byte]] = static_cast<uint8_t>(byte);
+    const uint8_t byte_class = syntax.classes()[byte];
+    bytes_of_classes_[byte_class] = static_cast<uint8_t>(byte);
+    has_one_byte_[byte_class] = ++sizes[byte_class] == 1;
   }
   const std::lock_guard lock(mutex_);
   frames_.push_back({syntax.empty(), 0, 0, 0, 0});  // the end
@@ -416,6 +419,24 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work, bo
     }
   }
   return found;
+}
+
+int Automaton::forced_byte(StateId state) {
+  auto& entry = infos_[state]->forced_byte;
+  const int16_t known = entry.load(std::memory_order_relaxed);
+  if (known != kUnknownByte) return known;
+  int16_t only = kNoByte;
+  size_t work = 0;
+  for (uint32_t c = 0; c < num_classes_ && !is_accepting(state); ++c) {
+    const StateId next = next_of_class(state, static_cast<uint8_t>(c), work, true);
+    if (next == kOutgrown) return kNoByte;
+    if (next == kDead) continue;
+    const bool is_second = only != kNoByte;
+    only = is_second || !has_one_byte_[c] ? kNoByte : bytes_of_classes_[c];
+    if (only == kNoByte) break;
+  }
+  entry.store(only, std::memory_order_relaxed);
+  return only;
 }
 
 // False when that is not plain.

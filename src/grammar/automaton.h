@@ -120,6 +120,9 @@ class Automaton {
     return state;
   }
   bool is_accepting(StateId state) const { return infos_[state]->is_accepting; }
+  // The byte that must follow, where there is one way to go on and the text can't end; -1 = it is
+  // not so, or a guess takes too much. Asked for as a guess.
+  int forced_byte(StateId state);
   // Characters: any run of so many plain ones is the beginning of an accepted text from here.
   uint32_t covers(StateId state) const {
     return infos_[state]->covers.load(std::memory_order_relaxed);
@@ -164,11 +167,13 @@ class Automaton {
     uint32_t covers = 0;
     bool is_accepting = false;
   };
+  static constexpr int16_t kNoByte = -1, kUnknownByte = -2;
   struct Info {
     uint32_t offset = 0, count = 0;  // in state_frames_
     std::atomic<uint32_t> covers = 0;
     std::atomic<StateId> nearby = 0;
     std::atomic<uint32_t> guessed_work = 0;
+    std::atomic<int16_t> forced_byte = kUnknownByte;
     bool is_accepting = false;
   };
   // A set of stacks that is being put together.
@@ -207,6 +212,7 @@ class Automaton {
   const size_t max_bytes_;
   const uint32_t num_classes_;
   std::array<uint8_t, 256> bytes_of_classes_ = {};  // one of each
+  std::array<bool, 256> has_one_byte_ = {};         // by class
 
   std::atomic<bool> is_outgrown_ = false;
   std::atomic<size_t> bytes_ = 0;

@@ -88,18 +88,11 @@ bool Grammar::has_next(GrammarState state) const {
 
 std::string Grammar::forced_text(GrammarState state, size_t most) const {
   std::string text;
-  while (text.size() < most && !is_accepting(state)) {
-    int num_ways = 0;
-    char only = 0;
-    for (int byte = 0; byte < 256 && num_ways < 2; ++byte) {
-      const auto value = static_cast<char>(byte);
-      if (advance(state, {&value, 1}, true) == kDead) continue;
-      only = value;
-      ++num_ways;
-    }
-    if (num_ways != 1 || grammar::TokenIndex::has_symbol({&only, 1})) break;
+  while (text.size() < most) {
+    const int byte = parts_->automaton.forced_byte(state);
+    const auto only = static_cast<char>(byte);
+    if (byte < 0 || grammar::TokenIndex::has_symbol({&only, 1})) break;
     state = advance(state, {&only, 1}, true);
-    if (is_dead(state)) break;
     text += only;
   }
   return text;

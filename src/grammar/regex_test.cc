@@ -53,6 +53,7 @@ TEST(Regex, TextIsForcedAsFarAsThereIsOneWayToGoOn) {
   EXPECT_EQ(forced("abc(de|fg)h?", "x"), "");
   EXPECT_EQ(forced("a(é|à)", ""), "a\xC3");
   EXPECT_EQ(forced("[ab]{3}cc", "aba"), "cc");
+  EXPECT_EQ(forced("a[bc]{0}(é{2}|é{2})b", ""), "aééb");
 }
 
 // What ECMAScript, Python and RE2 take for white space, digits and words is not the same: what is
