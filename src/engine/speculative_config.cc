@@ -65,8 +65,13 @@ void read_draft_model(const JsonFields& fields, SpeculativeConfig& config) {
   }
   config.quantization = fields.string("quantization").value_or("");
   config.max_model_len = static_cast<int>(fields.integer("max_model_len", 2, 1 << 24).value_or(0));
-  // Ranks of the target do not share it out.
-  fields.integer("draft_tensor_parallel_size", 1, 1);
+  const auto num_ranks = fields.integer("draft_tensor_parallel_size", 1, 1 << 16);
+  if (num_ranks.value_or(1) != 1) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "{}: draft_tensor_parallel_size is {}, but must be 1: ranks do not share a draft "
+                "model out.",
+                kWhere, *num_ranks);
+  }
 }
 
 std::vector<SpeculativeConfig::Range> read_ranges(const JsonFields& fields) {

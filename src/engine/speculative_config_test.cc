@@ -54,6 +54,10 @@ TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
             "speculative_config: method is missing; it must be suffix, ngram or draft_model.");
   EXPECT_EQ(refusal(R"({"method": "eagle3"})"),
             "speculative_config: method must be suffix, ngram or draft_model, got \"eagle3\".");
+  EXPECT_EQ(refusal(R"({"method": "draft_model", "model": "m", "num_speculative_tokens": 2,
+                        "draft_tensor_parallel_size": 2})"),
+            "speculative_config: draft_tensor_parallel_size is 2, but must be 1: ranks do not "
+            "share a draft model out.");
   EXPECT_EQ(refusal(R"({"method": "mtp"})"),
             "speculative_config: the method mtp is not supported yet; suffix, ngram and "
             "draft_model are.");
