@@ -104,6 +104,13 @@ TEST_P(Drafts, AVerificationEndsWithItsChunk) {
   EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, 7, 8, 8}));
 }
 
+TEST_P(Drafts, AVerificationIsShortWhereLayersAreRecurrent) {
+  FakeEngine engine =
+      make({.states = {.num_slots = 4, .num_logs = 2, .chunk = 64}, .drafter = greedy_drafts(32)});
+  engine.core->add_request(prompt_of(9), in_deltas(greedy(34)));
+  EXPECT_EQ(steps_of(*engine.core), (std::vector<size_t>{1, kMaxDraftRows, kMaxDraftRows, 1}));
+}
+
 TEST_P(Drafts, APromptThatTookLongKeepsNobodyFromThem) {
   FakeEngine engine = make({.drafter = greedy_drafts(3), .draft_planner = DraftPlanner()});
   engine.core->add_request(prompt_of(9), greedy(60));

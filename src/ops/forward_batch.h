@@ -11,7 +11,7 @@ namespace nanovllm {
 // into the state, which goes to another slot: a slot never changes, a shorter log is an earlier
 // time.
 inline constexpr int kStateChunk = 64;
-// Drafts behind a sequence's known tokens, at most, in models with recurrent layers.
+// Rows of a verification in models with recurrent layers, at most: one more than its drafts.
 inline constexpr int kMaxDraftRows = 16;
 
 // Any mix of decodes and prefill chunks; sequences that decode (one new token) come first. Sizes in

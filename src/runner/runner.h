@@ -16,7 +16,7 @@ struct StatePoolSize {
   int num_logs = 0;
   // Tokens.
   int chunk = 0;
-  int max_drafts = kMaxDraftRows;
+  int max_drafts = kMaxDraftRows - 1;
 };
 
 // Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine have a
