@@ -160,11 +160,11 @@ void BlockManager::shrink(Sequence& sequence, int num_tokens) {
   sequence.num_window_rows = std::min(sequence.num_window_rows, num_rows_needed);
 }
 
-int BlockManager::num_tokens_with_room(const Sequence& sequence, int num_tokens) const {
+// Where there are so many free blocks.
+int BlockManager::num_tokens_in(const Sequence& sequence, int num_tokens, int num_free) const {
   const int rows = num_rows(sequence);
   // Rows in which only the groups with a window lack blocks come first.
   const int lacking = num_windows_ == 0 ? 0 : (rows - sequence.num_window_rows) * num_windows_;
-  const int num_free = pool_.num_free();
   const int with_room = num_free < lacking ? sequence.num_window_rows + num_free / num_windows_
                                            : rows + (num_free - lacking) / num_groups_;
   return static_cast<int>(std::min<int64_t>(num_tokens, int64_t{with_room} * block_size_));

@@ -45,7 +45,13 @@ class BlockManager {
   // Takes back blocks behind the first num_tokens tokens: room for guesses that were wrong.
   void shrink(Sequence& sequence, int num_tokens);
   // Of the first num_tokens tokens, for how many reserve() would find room.
-  int num_tokens_with_room(const Sequence& sequence, int num_tokens) const;
+  int num_tokens_with_room(const Sequence& sequence, int num_tokens) const {
+    return num_tokens_in(sequence, num_tokens, pool_.num_free());
+  }
+  // The same where nothing is to be taken that can be found.
+  int num_tokens_with_empty_room(const Sequence& sequence, int num_tokens) const {
+    return num_tokens_in(sequence, num_tokens, pool_.num_empty());
+  }
   // Of its next num_new_tokens, how many a step may compute: fewer where that leaves a state which
   // is to be kept.
   int num_tokens_to_state(const Sequence& sequence, int num_new_tokens) const {
@@ -120,6 +126,7 @@ class BlockManager {
     return std::min(prefix.num_blocks * block_size_, sequence.num_tokens() - 1);
   }
 
+  int num_tokens_in(const Sequence& sequence, int num_tokens, int num_free) const;
   PrefixChain find_prefix(Sequence& sequence);
   bool take_over(Sequence& sequence, const PrefixChain& prefix);
   void add_row(Sequence& sequence);

@@ -51,6 +51,7 @@ void BlockPool::set_content(int block, const Content& content) {
 void BlockPool::clear_content(int block) {
   blocks_[block].content = {};
   --num_cached_;
+  if (is_free(block)) ++num_empty_;
 }
 
 void BlockPool::link(int block, int before) {
@@ -59,6 +60,7 @@ void BlockPool::link(int block, int before) {
   b.prev = std::exchange(blocks_[before].prev, block);
   blocks_[b.prev].next = block;
   ++num_free_;
+  if (b.content.node < 0) ++num_empty_;
 }
 
 void BlockPool::unlink(int block) {
@@ -67,6 +69,7 @@ void BlockPool::unlink(int block) {
   blocks_[b.prev].next = b.next;
   blocks_[b.next].prev = b.prev;
   --num_free_;
+  if (b.content.node < 0) --num_empty_;
 }
 
 std::string BlockPool::check(std::span<const int> holders) const {
@@ -84,7 +87,7 @@ std::string BlockPool::check(std::span<const int> holders) const {
 
 std::string BlockPool::check_free_list() const {
   const int anchor = num_blocks();
-  int length = 0;
+  int length = 0, num_empty = 0;
   bool had_content = false, is_first_there = first_of_use_ == anchor;
   for (int block = blocks_[anchor].next; block != anchor; block = blocks_[block].next) {
     if (++length > num_free_) return "the free list is longer than its count";
@@ -92,12 +95,14 @@ std::string BlockPool::check_free_list() const {
     const bool has_content = blocks_[block].content.node >= 0;
     if (!has_content && had_content) return fmt::format("block {} has its turn too late", block);
     had_content = has_content;
+    num_empty += has_content ? 0 : 1;
     is_first_there = is_first_there || block == first_of_use_;
     if (blocks_[blocks_[block].next].prev != block) {
       return fmt::format("the free list breaks at block {}", block);
     }
   }
   if (length != num_free_) return "the free list is shorter than its count";
+  if (num_empty != num_empty_) return "another number of blocks is empty than is counted";
   if (!is_first_there) return "the first block of use is not in the free list";
   const auto unheld = std::count_if(blocks_.begin(), blocks_.end() - 1,
                                     [](const Block& b) { return b.ref_count == 0; });

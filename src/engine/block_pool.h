@@ -23,6 +23,8 @@ class BlockPool {
 
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
   int num_free() const { return num_free_; }
+  // Free ones in which nothing can be found.
+  int num_empty() const { return num_empty_; }
   // With content, free or not.
   int num_cached() const { return num_cached_; }
   bool is_free(int block) const { return blocks_[block].ref_count == 0; }
@@ -57,6 +59,7 @@ class BlockPool {
   std::vector<Block> blocks_;  // and one more: the head of the free list, which is a ring
   int first_of_use_;           // in the free list; the head if none is
   int num_free_ = 0;
+  int num_empty_ = 0;
   int num_cached_ = 0;
 };
 

@@ -243,6 +243,21 @@ TEST_P(Drafts, NobodyGivesUpBlocksForThem) {
   }
 }
 
+// Of 8 blocks of 4 tokens, 3 stay cached; others write into all the rest.
+TEST_P(Drafts, TakeNoCachedBlocks) {
+  for (const bool has_drafts : {false, true}) {
+    FakeEngineOptions options{.num_blocks = 8};
+    if (has_drafts) options.drafter = greedy_drafts(12, 0);
+    FakeEngine engine = make(options);
+    run_one(*engine.core, prompt_of(13), greedy(1));
+    SamplingParams params = greedy(18);
+    params.stop_token_ids = {greedy_tokens(prompt_of(13, 20), 4).back()};
+    const RequestOutput output = run_one(*engine.core, prompt_of(13, 20), params);
+    EXPECT_LE(output.outputs[0].token_ids.size(), 4U);
+    EXPECT_EQ(run_one(*engine.core, prompt_of(13), greedy(1)).num_cached_tokens, 12) << has_drafts;
+  }
+}
+
 TEST_P(Drafts, AreAskedForWhateverEachDrawDependsOn) {
   std::vector<int> asked;
   const auto drafter = [&](const Sequence&, int most) {

@@ -149,11 +149,13 @@ void Drafting::cut(int num_decodes, int num_left) {
   }
 }
 
-// Returns for how many there is room behind what the step computes of it. Surplus goes back.
+// Returns for how many there is room behind what the step computes of it, in blocks of which nobody
+// has use, so that guesses cost no prefix hits. Surplus goes back.
 int Drafting::make_room(Completion& completion, int num_drafts) {
   const int num_tokens = completion.num_tokens();
   const int wanted = num_tokens + num_drafts;
-  const int with_room = std::max(num_tokens, blocks_.num_tokens_with_room(completion, wanted));
+  const int with_room =
+      std::max(num_tokens, blocks_.num_tokens_with_empty_room(completion, wanted));
   const bool has_room = blocks_.reserve(completion, with_room);
   NANOVLLM_CHECK(has_room);
   blocks_.shrink(completion, with_room);
