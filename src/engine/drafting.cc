@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm {
 
@@ -29,14 +30,16 @@ double Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tok
     entries_.push_back(&entry);
     completion_of(*entry.sequence).proposed.clear();  // of a step that was given up
   }
-  const double seconds = guess(scheduled, num_decodes, limit);
-  take(0);
   for (size_t i = 0; i < parts_.others.size(); ++i) {
     ask(*parts_.others[i], scheduled, limit);
     take(static_cast<int>(i) + 1);
   }
+  const double seconds = guess(scheduled, num_decodes, limit);
   drafts_.clear();
-  for (const ScheduledSequence* entry : entries_) drafts_.push_back(best_of(*entry));
+  for (const ScheduledSequence* entry : entries_) {
+    const DraftTokens* best = best_of(*entry);
+    drafts_.push_back(best != nullptr ? *best : DraftTokens{});
+  }
   cut(num_decodes, max_num_tokens - num_rows);
   for (size_t i = 0; i < entries_.size(); ++i) {
     Completion& completion = completion_of(*entries_[i]->sequence);
@@ -52,13 +55,22 @@ double Drafting::propose(std::span<ScheduledSequence> scheduled, int max_num_tok
 // A model also computes prompts, and what it has missed if it did not guess in the step before:
 // then its time says nothing about passes.
 double Drafting::guess(std::span<ScheduledSequence> scheduled, int num_decodes, int limit) {
+  if (parts_.drafter == nullptr) return 0;
   const bool computes = parts_.drafter->computes();
   if (computes && parts_.planner && num_decodes > 0) {
     limit = parts_.planner->num_guesses(num_decodes, limit);
   }
   const auto begin = Clock::now();
-  ask(*parts_.drafter, scheduled, limit);
-  if (!computes) return 0;
+  try {
+    ask(*parts_.drafter, scheduled, limit);
+  } catch (const Error& error) {
+    drop_drafter(error.what());
+    return 0;
+  }
+  if (!computes) {
+    take(0);
+    return 0;
+  }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   size_t num_passes = 0;
   bool has_prompts = false;
@@ -66,11 +78,21 @@ double Drafting::guess(std::span<ScheduledSequence> scheduled, int num_decodes, 
     num_passes = std::max(num_passes, request.draft.ids.size());
     has_prompts = has_prompts || request.most == 0;
   }
+  take(0);
   const bool has_missed_some = !std::exchange(has_guessed_, num_passes > 0);
   if (parts_.planner && num_passes > 0 && !has_prompts && !has_missed_some) {
     parts_.planner->learn_pass(num_decodes, seconds / static_cast<double>(num_passes));
   }
   return seconds;
+}
+
+// What guesses only is no reason to end anybody's request.
+void Drafting::drop_drafter(const char* why) {
+  print_message(
+      "nanovllm: from now on nothing is drafted by what speculative_config names, as it failed: "
+      "{}\n",
+      why);
+  parts_.drafter.reset();
 }
 
 void Drafting::ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit) {
@@ -79,7 +101,9 @@ void Drafting::ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int
   for (const ScheduledSequence& entry : scheduled) {
     Completion& completion = completion_of(*entry.sequence);
     int most = most_for(entry, limit);
-    if (computes && most > 0) most = make_room(completion, most);
+    if (computes && most > 0) {
+      most = has_as_good_ones(entry, most) ? 0 : make_room(completion, most);
+    }
     // A model falls behind with those who decode, until they get drafts again.
     if (most == 0 && (!computes || decodes(entry))) continue;
     requests_.push_back({.sequence = entry.sequence,
@@ -102,14 +126,25 @@ void Drafting::take(int drafter) {
   }
 }
 
-// Of what was proposed, the draft of which the most tokens are expected, or an empty one.
-DraftTokens Drafting::best_of(const ScheduledSequence& entry) const {
+double Drafting::expected_length(const DraftTokens& draft) const {
+  return parts_.planner ? parts_.planner->expected_length(draft)
+                        : static_cast<double>(draft.ids.size());
+}
+
+// Of what was proposed, the draft of which the most tokens are expected, or null.
+const DraftTokens* Drafting::best_of(const ScheduledSequence& entry) const {
   const auto& proposed = completion_of(*entry.sequence).proposed;
-  const auto best = std::ranges::max_element(proposed, {}, [this](const DraftTokens& draft) {
-    return parts_.planner ? parts_.planner->expected_length(draft)
-                          : static_cast<double>(draft.ids.size());
-  });
-  return best == proposed.end() ? DraftTokens{} : *best;
+  const auto best = std::ranges::max_element(
+      proposed, {}, [this](const DraftTokens& draft) { return expected_length(draft); });
+  return best == proposed.end() ? nullptr : &*best;
+}
+
+// Whether others proposed what the guesses of a model, which take a pass each, are not expected to
+// outdo.
+bool Drafting::has_as_good_ones(const ScheduledSequence& entry, int num_guesses) const {
+  const DraftTokens* best = best_of(entry);
+  const DraftTokens guesses = {.ids = std::vector<int32_t>(num_guesses), .evidence = 1};
+  return best != nullptr && expected_length(*best) >= expected_length(guesses);
 }
 
 void Drafting::put_decodes_first(std::span<ScheduledSequence> scheduled) {
@@ -171,7 +206,7 @@ void Drafting::collected(Completion& completion, int num_known) {
 }
 
 void Drafting::ended(const Completion& completion) const noexcept {
-  parts_.drafter->ended(completion);
+  if (parts_.drafter) parts_.drafter->ended(completion);
   for (const auto& other : parts_.others) other->ended(completion);
 }
 

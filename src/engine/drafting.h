@@ -18,7 +18,7 @@ namespace nanovllm {
 inline constexpr int kMostDraftTokens = 32;
 
 struct DraftingParts {
-  std::unique_ptr<Drafter> drafter;
+  std::unique_ptr<Drafter> drafter;  // null = the others alone
   // They propose too, and are no models: a sequence takes the draft of which the most tokens are
   // expected.
   std::vector<std::unique_ptr<Drafter>> others = {};
@@ -53,11 +53,14 @@ class Drafting {
   double guess(std::span<ScheduledSequence> scheduled, int num_decodes, int limit);
   void ask(Drafter& drafter, std::span<ScheduledSequence> scheduled, int limit);
   void take(int drafter);
-  DraftTokens best_of(const ScheduledSequence& entry) const;
+  double expected_length(const DraftTokens& draft) const;
+  const DraftTokens* best_of(const ScheduledSequence& entry) const;
+  bool has_as_good_ones(const ScheduledSequence& entry, int num_guesses) const;
   void put_decodes_first(std::span<ScheduledSequence> scheduled);
   int most_for(const ScheduledSequence& entry, int limit) const;
   void cut(int num_decodes, int num_left);
   int make_room(Completion& completion, int num_drafts);
+  void drop_drafter(const char* why);
 
   DraftingParts parts_;
   BlockManager& blocks_;

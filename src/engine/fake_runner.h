@@ -374,6 +374,7 @@ struct FakeEngineOptions {
   FunctionDrafter::Function drafter = {};
   std::vector<FunctionDrafter::Function> other_drafters = {};
   bool drafts_itself = false;  // by a second runner of the same model
+  int most_drafts = kMostDraftTokens;
   std::optional<DraftPlanner> draft_planner = {};
   double synthetic_acceptance = 0;
   DictatedTexts dictated = {};
@@ -381,14 +382,16 @@ struct FakeEngineOptions {
 
 struct FakeEngine {
   std::unique_ptr<EngineCore> core;
-  FakeRunner* runner = nullptr;  // the core's
+  FakeRunner* runner = nullptr;        // the core's
+  FakeRunner* draft_runner = nullptr;  // of one that drafts itself
 };
 
 // The model itself guesses.
-inline std::unique_ptr<Drafter> make_model_drafter(const FakeEngineOptions& options) {
+inline std::unique_ptr<Drafter> make_model_drafter(const FakeEngineOptions& options,
+                                                   std::unique_ptr<FakeRunner> runner) {
   const auto group = std::ranges::find(options.kv_windows, 0) - options.kv_windows.begin();
   return std::make_unique<ModelDrafter>(
-      std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size, 1),
+      std::move(runner),
       ModelDrafterOptions{.max_num_batched_tokens = options.max_num_batched_tokens,
                           .max_model_len = options.max_model_len,
                           .vocab_size = options.vocab_size,
@@ -401,6 +404,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
                                    std::unique_ptr<const Tokenizer> tokenizer = nullptr,
                                    std::unique_ptr<EngineObserver> observer = nullptr) {
   EngineParts parts;
+  FakeEngine engine;
   parts.config.max_num_batched_tokens = options.max_num_batched_tokens;
   parts.config.max_num_seqs = options.max_num_seqs;
   parts.config.kvcache_block_size = options.block_size;
@@ -418,7 +422,10 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);
   if (options.drafts_itself) {
-    parts.drafting.drafter = make_model_drafter(options);
+    auto draft_runner =
+        std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size, 1);
+    engine.draft_runner = draft_runner.get();
+    parts.drafting.drafter = make_model_drafter(options, std::move(draft_runner));
   } else if (options.drafter) {
     parts.drafting.drafter = std::make_unique<FunctionDrafter>(options.drafter);
   }
@@ -426,6 +433,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
     parts.drafting.others.push_back(std::make_unique<FunctionDrafter>(other));
   }
   parts.drafting.planner = options.draft_planner;
+  parts.drafting.most_tokens = [most = options.most_drafts](int) { return most; };
   parts.drafting.synthetic_acceptance = options.synthetic_acceptance;
   if (!options.dictated.empty()) {
     parts.dictated = std::make_shared<const DictatedTexts>(options.dictated);
@@ -434,7 +442,6 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
                                    options.pipeline_depth, options.kv_windows, options.states);
   runner->cost = options.step_cost;
-  FakeEngine engine;
   engine.runner = runner.get();
   parts.runner = std::move(runner);
   engine.core = std::make_unique<EngineCore>(std::move(parts));

@@ -113,6 +113,36 @@ TEST_P(ModelDrafts, OthersAreTakenWhereItsPassesAreNotWorthIt) {
   EXPECT_EQ(drafted.num_accepted, 6);
 }
 
+// What a grammar forces is longer than all that the model may guess.
+TEST_P(ModelDrafts, MakeNoPassesWhereOthersKnowMore) {
+  int num_steps = 0;
+  const auto others = [&](const Sequence& sequence, int most) {
+    ++num_steps;
+    return greedy_tokens(sequence.token_ids, std::min(8, most));
+  };
+  FakeEngine engine = make({.other_drafters = {others}, .most_drafts = 8});
+  engine.core->add_request(prompt_of(9), greedy(60));
+  const Drafted drafted = run_all(*engine.core);
+  EXPECT_EQ(drafted.num_accepted, drafted.num_draft_tokens);
+  EXPECT_GT(drafted.num_accepted, 40);
+  EXPECT_LT(engine.draft_runner->num_steps, num_steps);
+}
+
+TEST_P(ModelDrafts, AModelThatFailsEndsNobodysRequest) {
+  FakeEngine engine = make();
+  engine.draft_runner->fail_at_step = 3;
+  const uint64_t first = engine.core->add_request(prompt_of(9), greedy(40));
+  const uint64_t second = engine.core->add_request(prompt_of(30, 5), greedy(40));
+  testing::internal::CaptureStderr();
+  const auto outputs = run(*engine.core);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(outputs.at(first).outputs[0].token_ids, greedy_tokens(prompt_of(9), 40));
+  EXPECT_EQ(outputs.at(second).outputs[0].token_ids, greedy_tokens(prompt_of(30, 5), 40));
+  EXPECT_EQ(said,
+            "nanovllm: from now on nothing is drafted by what speculative_config names, as it "
+            "failed: The device is on fire.\n");
+}
+
 // Of a text in blocks 0 to 3, by a model of 50 tokens of which the target knows the first ones.
 Ids guesses_of(const Ids& text, int vocab_size, int max_model_len = 100) {
   ModelDrafter drafter(std::make_unique<FakeRunner>(8, 4, 50, 1), {.max_num_batched_tokens = 5,
