@@ -135,6 +135,18 @@ TEST(LlmDraftModel, WhatIsNoneForThisModelIsRefused) {
 }
 
 // What would follow the tokens that it sees is not guessed.
+// A draft model is loaded only where nothing is wrong with what it drafts for.
+TEST(LlmDraftModel, MistakesOfTheModelComeFirst) {
+  const std::string target = golden("qwen3_tied");
+  EngineConfig config = config_with("/nowhere");
+  config.max_model_len = 1 << 24;
+  EXPECT_NE(refusal(target, config).find("max_model_len is 16777216"), std::string::npos);
+  config = config_with(test::source_path("models/demo"));
+  config.device = "gpu";
+  EXPECT_NE(refusal(target, config), "");
+  EXPECT_EQ(refusal(target, config).find("the draft model"), std::string::npos);
+}
+
 TEST(LlmDraftModel, MaySeeFewerTokensThanTheModel) {
   LLM llm(golden("qwen3_tied"), config_with(golden("qwen3_tied"), R"(, "max_model_len": 40)"));
   SamplingParams params;

@@ -186,6 +186,7 @@ std::unique_ptr<Drafter> model_in_codes(EngineParts& parts) {
                   demo()));
   DraftModel model(*speculative, load_model_config(demo()), parts.tokenizer.get(), parts.config,
                    nullptr);
+  model.load();
   return model.make_drafter(*parts.runner, parts.info);
 }
 

@@ -58,6 +58,11 @@ bool is_on_gpus(const BackendOptions& options, std::optional<int> num_gpus) {
       num_left, way_out);
 }
 
+bool is_on_gpus(const BackendOptions& options) {
+  const SignalsBlocked in_driver;  // CUDA's starts threads, even to count the GPUs
+  return is_on_gpus(options, count_gpus());
+}
+
 int threads_of_rank(int num_threads, int rank, int num_ranks) {
   const int total = num_threads == 0 ? usable_cpus() : num_threads;
   return std::max(1, total * (rank + 1) / num_ranks - total * rank / num_ranks);
@@ -69,8 +74,8 @@ std::unique_ptr<Backend> make_cpu_backend(int num_threads, Progress* progress) {
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  const SignalsBlocked in_driver;  // CUDA's starts threads, even to count the GPUs
-  [[maybe_unused]] const bool on_gpus = is_on_gpus(options, count_gpus());
+  const SignalsBlocked in_driver;
+  [[maybe_unused]] const bool on_gpus = is_on_gpus(options);
 #ifdef NANOVLLM_WITH_CUDA
   if (on_gpus) {
     return std::make_unique<CudaBackend>(CudaOptions{.device = options.first_gpu + options.rank,
@@ -91,7 +96,7 @@ std::unique_ptr<CommunicatorGroup> make_communicator_group(
     [[maybe_unused]] const std::string& engine) {
   const SignalsBlocked in_driver;
   [[maybe_unused]] const bool on_gpus =
-      is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size}, count_gpus());
+      is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size});
 #ifdef NANOVLLM_WITH_CUDA
   if (on_gpus) {
     return std::make_unique<CudaCommunicatorGroup>(

@@ -39,6 +39,8 @@ int threads_of_rank(int num_threads, int rank, int num_ranks);
 // backend. Throws Error(kUnsupported) where there are too few, and Error(kInvalidArgument) where
 // the device's name is unknown.
 bool is_on_gpus(const BackendOptions& options, std::optional<int> num_gpus);
+// The same on this machine.
+bool is_on_gpus(const BackendOptions& options);
 
 // Throws Error(kUnsupported) if the build or the machine has no such device.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);

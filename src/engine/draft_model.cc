@@ -9,6 +9,7 @@
 #include "engine/model_drafter.h"
 #include "io/json.h"
 #include "models/load_config.h"
+#include "runner/cache_groups.h"
 #include "runner/draft_runner.h"
 
 namespace nanovllm {
@@ -32,15 +33,20 @@ void check_vocabulary(const ModelConfig& draft, const ModelConfig& target,
               draft.model_dir, target.model_dir, difference);
 }
 
-std::unique_ptr<ModelRunner> load(const SpeculativeConfig& speculative, const ModelConfig& target,
-                                  const Tokenizer* tokenizer, EngineConfig config,
-                                  Progress* progress) {
+void check_target(const ModelConfig& target, const EngineConfig& config) {
+  const std::vector<int> windows =
+      windows_of(group_layers(layer_windows(target), context_of(config, target).num_tokens));
+  if (std::ranges::find(windows, 0) != windows.end()) return;
+  throw_error(ErrorCode::kUnsupported,
+              "speculative_config: a draft model needs a target with layers that keep all tokens, "
+              "and this one has none; take the method suffix");
+}
+
+// Says of errors whose they are.
+template <typename Work>
+auto for_draft_model(const Work& work) {
   try {
-    const ModelConfig draft = load_model_config(speculative.model);
-    check_vocabulary(draft, target, tokenizer);
-    config.quantization = speculative.quantization;
-    config.validate();
-    return make_draft_runner(draft, target, config, speculative.max_model_len, progress);
+    return work();
   } catch (const Error& error) {
     throw_error(error.code(), "speculative_config, the draft model: {}", error.what());
   }
@@ -59,20 +65,37 @@ std::string difference_of(const Tokenizer& draft, const Tokenizer& target) {
   return "";
 }
 
-DraftModel::DraftModel(const SpeculativeConfig& speculative, const ModelConfig& target,
-                       const Tokenizer* tokenizer, const EngineConfig& config, Progress* progress)
-    : model_(speculative.model),
-      runner_(load(speculative, target, tokenizer, config, progress)),
-      max_num_batched_tokens_(config.max_num_batched_tokens) {}
+DraftModel::DraftModel(SpeculativeConfig speculative, ModelConfig target,
+                       const Tokenizer* tokenizer, EngineConfig config, Progress* progress)
+    : speculative_(std::move(speculative)),
+      target_(std::move(target)),
+      config_(std::move(config)),
+      progress_(progress) {
+  check_target(target_, config_);
+  config_.quantization = speculative_.quantization;
+  for_draft_model([&] {
+    config_.validate();
+    draft_ = load_model_config(speculative_.model);
+    if (!is_supported(draft_)) {
+      throw_error(ErrorCode::kUnsupported, "{}: {}", draft_.model_dir,
+                  why_unsupported(speculative_.model));
+    }
+    check_vocabulary(draft_, target_, tokenizer);
+    check_draft_model(draft_, target_, config_, speculative_.max_model_len);
+  });
+}
+
+int64_t DraftModel::load() {
+  runner_ = for_draft_model([&] {
+    return make_draft_runner(draft_, target_, config_, speculative_.max_model_len, progress_);
+  });
+  return runner_->block_bytes();
+}
 
 std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineInfo& info) {
   const std::span<const int> windows = target.kv_windows();
   const auto group = std::ranges::find(windows, 0);
-  if (group == windows.end()) {
-    throw_error(ErrorCode::kUnsupported,
-                "speculative_config: a draft model needs a target with layers that keep all "
-                "tokens, and this one has none; take the method suffix");
-  }
+  NANOVLLM_CHECK(runner_ != nullptr && group != windows.end());
   runner_->allocate_kv_cache(target.num_kvcache_blocks());
   EngineInfo facts;
   runner_->describe(facts);
@@ -81,10 +104,10 @@ std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineIn
   info.kv_cache_bytes += facts.kv_cache_bytes;
   info.kv_groups.push_back(fmt::format(
       "beside those in {} of {}: the draft model {} ({} parameters, {} of weights), {} a token",
-      windows.size() == 1 ? "the group" : "the first group", "all tokens", model_,
+      windows.size() == 1 ? "the group" : "the first group", "all tokens", speculative_.model,
       facts.num_parameters, counted(facts.weight_bytes, "byte"),
       counted(facts.kv_bytes_per_token, "byte")));
-  const ModelDrafterOptions options = {.max_num_batched_tokens = max_num_batched_tokens_,
+  const ModelDrafterOptions options = {.max_num_batched_tokens = config_.max_num_batched_tokens,
                                        .max_model_len = runner_->context().num_tokens,
                                        .vocab_size = std::min(info.vocab_size, facts.vocab_size),
                                        .block_size = info.kvcache_block_size,

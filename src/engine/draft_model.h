@@ -18,22 +18,27 @@ namespace nanovllm {
 
 class DraftModel {
  public:
-  // Loads it. `tokenizer` is the target's, or null. Throws Error(kInvalidArgument) with a sentence
-  // that says where the vocabularies differ, and what make_draft_runner() throws.
-  DraftModel(const SpeculativeConfig& speculative, const ModelConfig& target,
-             const Tokenizer* tokenizer, const EngineConfig& config, Progress* progress);
+  // Finds mistakes, and loads nothing yet but configurations. `tokenizer` is the target's, or null.
+  // Throws Error(kInvalidArgument) with a sentence that says where the vocabularies differ, and
+  // Error(kUnsupported) where layers of the draft model are recurrent, or none of the target keeps
+  // all tokens.
+  DraftModel(SpeculativeConfig speculative, ModelConfig target, const Tokenizer* tokenizer,
+             EngineConfig config, Progress* progress);
 
-  // What each block of the target's KV cache takes more.
-  int64_t block_bytes() const { return runner_->block_bytes(); }
-  // To be called once, when the target is there. Adds what it takes to what `info` says. Throws
-  // Error(kUnsupported) where the target has no layers that keep all tokens, and
+  // Loads it, and returns what each block of the target's KV cache takes more. Throws what
+  // make_draft_runner() throws.
+  int64_t load();
+  // To be called once, when both are there. Adds what it takes to what `info` says. Throws
   // Error(kOutOfMemory).
   std::unique_ptr<Drafter> make_drafter(const Runner& target, EngineInfo& info);
 
  private:
-  const std::string model_;
+  const SpeculativeConfig speculative_;
+  const ModelConfig target_;
+  EngineConfig config_;  // with the draft model's quantization
+  Progress* const progress_;
+  ModelConfig draft_;
   std::unique_ptr<ModelRunner> runner_;
-  const int max_num_batched_tokens_;
 };
 
 // Where two vocabularies differ, a part of a sentence: "its token 5 is \"a\" and not \"b\""; empty

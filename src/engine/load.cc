@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <optional>
 #include <utility>
@@ -41,6 +42,26 @@ void check_defaults(const ModelConfig& model) {
   }
 }
 
+void check_drafts(const SpeculativeConfig& speculative, const EngineConfig& config,
+                  const BenchmarkParts* benchmark) {
+  if (is_on_gpus(config)) {
+    throw_error(ErrorCode::kUnsupported,
+                "speculative_config works on a CPU only; leave it out, or use --device cpu.");
+  }
+  if (speculative.synthetic_acceptance_length == 0) return;
+  if (benchmark == nullptr) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "speculative_config: rejection_sample_method synthetic makes nonsense of texts; it is "
+        "for nanovllm bench latency and bench throughput alone.");
+  }
+  if (benchmark->dictated != nullptr) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "speculative_config: rejection_sample_method synthetic invents what is accepted, "
+                "and --replay finds it out from real texts; leave one of them out.");
+  }
+}
+
 // Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
 // thread, the tokenizer is read when it is asked for.
 std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
@@ -65,12 +86,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const BenchmarkParts* benchmark) {
   config.validate();
   const auto speculative = parse_speculative_config(config.speculative_config);
-  if (speculative && speculative->synthetic_acceptance_length > 0 && benchmark == nullptr) {
-    throw_error(
-        ErrorCode::kInvalidArgument,
-        "speculative_config: rejection_sample_method synthetic makes nonsense of texts; it is "
-        "for nanovllm bench latency and bench throughput alone.");
-  }
+  if (speculative) check_drafts(*speculative, config, benchmark);
   const ModelConfig model = load_model_config(model_dir);
   check_defaults(model);
   check_trace_file(config.trace_file, model_dir);
@@ -81,19 +97,17 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.default_sampling_params = model.default_sampling_params;
   auto tokenizer = begin_to_load_tokenizer(model_dir);
   std::optional<DraftModel> draft;
+  std::function<int64_t()> load_draft;
   if (speculative && !speculative->model.empty()) {
     parts.tokenizer = tokenizer.get();
     draft.emplace(*speculative, model, parts.tokenizer.get(), config, progress);
+    load_draft = [&draft] { return draft->load(); };
   }
-  parts.runner = make_runner(model, config, parts.info, progress, draft ? draft->block_bytes() : 0);
+  parts.runner = make_runner(model, config, parts.info, progress, load_draft);
   if (tokenizer.valid()) parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
   if (benchmark != nullptr) parts.dictated = benchmark->dictated;
   if (speculative) {
-    if (parts.info.device_type != "cpu") {
-      throw_error(ErrorCode::kUnsupported,
-                  "speculative_config works on a CPU only; leave it out, or use --device cpu.");
-    }
     parts.drafting = make_drafting(*speculative, parts.tokenizer.get());
     if (draft) parts.drafting.drafter = draft->make_drafter(*parts.runner, parts.info);
   }

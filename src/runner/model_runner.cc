@@ -396,7 +396,8 @@ std::string engine_name(const ModelConfig& model) {
 
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group, int rank,
-                                          Progress* progress, int64_t draft_block_bytes) {
+                                          Progress* progress,
+                                          const std::function<int64_t()>& load_draft) {
   const auto start = std::chrono::steady_clock::now();
   auto backend = make_backend({.device = config.device,
                                .first_gpu = config.first_gpu,
@@ -410,6 +411,8 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   auto groups = group_layers(layer_windows(model), context_of(config, model).num_tokens);
   auto runner =
       std::make_unique<ModelRunner>(model, config, std::move(groups), std::move(backend), progress);
+  int64_t draft_block_bytes = load_draft && rank == 0 ? load_draft() : 0;
+  if (group != nullptr) draft_block_bytes = -group->min_over_ranks(rank, -draft_block_bytes);
   KvCachePlan plan = runner->plan_kv_cache(draft_block_bytes);
   if (group != nullptr) {
     const int64_t least_blocks = group->min_over_ranks(rank, plan.num_blocks);

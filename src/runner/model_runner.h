@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -130,10 +131,10 @@ std::string engine_name(const ModelConfig& model);
 // bytes needed and free. With a group, the threads of all ranks call this at the same time, and all
 // runners get the same number of blocks; the group must live longer than they do. `info` is about
 // this rank alone. `progress`, or null, advances while the weights are loaded and as steps are
-// computed; it must live longer than the runner. draft_block_bytes as in plan_kv_cache().
+// computed; it must live longer than the runner. load_draft: as make_runner() has it.
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group = nullptr,
                                           int rank = 0, Progress* progress = nullptr,
-                                          int64_t draft_block_bytes = 0);
+                                          const std::function<int64_t()>& load_draft = nullptr);
 
 }  // namespace nanovllm

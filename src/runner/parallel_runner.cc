@@ -180,12 +180,18 @@ void tell_of_decoded_matrices(const ModelConfig& model, const EngineInfo& info) 
 
 }  // namespace
 
+bool is_on_gpus(const EngineConfig& config) {
+  return is_on_gpus(BackendOptions{.device = config.device,
+                                   .first_gpu = config.first_gpu,
+                                   .num_ranks = config.tensor_parallel_size});
+}
+
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info, Progress* progress,
-                                    int64_t draft_block_bytes) {
+                                    const std::function<int64_t()>& load_draft) {
   const int num_ranks = config.tensor_parallel_size;
   if (num_ranks == 1) {
-    auto runner = make_model_runner(model, config, info, nullptr, 0, progress, draft_block_bytes);
+    auto runner = make_model_runner(model, config, info, nullptr, 0, progress, load_draft);
     tell_of_decoded_matrices(model, info);
     return runner;
   }
@@ -194,7 +200,7 @@ std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig
   CommunicatorGroup& ranks = *group;
   std::vector<EngineInfo> infos(num_ranks);
   auto runner = std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {
-    return make_model_runner(model, config, infos[rank], &ranks, rank, progress, draft_block_bytes);
+    return make_model_runner(model, config, infos[rank], &ranks, rank, progress, load_draft);
   });
   info = infos[0];
   info.device = fmt::format("{} x {}", num_ranks, info.device);

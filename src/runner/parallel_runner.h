@@ -18,10 +18,14 @@ namespace nanovllm {
 // `info` counts the bytes of all ranks. Throws as make_model_runner does, and Error(kUnsupported)
 // when the machine has fewer devices than ranks or the model can't be shared by so many. All ranks
 // advance the one `progress`: those that wait for one that hangs soon stand still too.
-// draft_block_bytes as in ModelRunner::plan_kv_cache().
+// load_draft, or null, loads a draft model and returns what each block of the KV cache takes more
+// for it: it is called once, on the thread of rank 0, when the weights of all ranks are there and
+// before their KV caches are.
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info, Progress* progress = nullptr,
-                                    int64_t draft_block_bytes = 0);
+                                    const std::function<int64_t()>& load_draft = nullptr);
+// Whether it will compute on GPUs. Throws what it throws where the machine has too few.
+bool is_on_gpus(const EngineConfig& config);
 
 // One thread per rank. Every rank gets the same input and draws the same tokens itself: all have
 // the same logits, to the last bit, and random numbers depend on seed and position alone. So
