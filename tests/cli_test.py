@@ -409,11 +409,15 @@ class Generate(CliTest):
                 if drafts:  # the second eight tokens and all behind them are copies
                     self.assertGreater(line["accepted_tokens"], 0.3 * count)
                     self.assertGreater(line["decode_tokens_a_step"], 1.5)
-        for broken, words in (('{"prompt": "a", "token_ids": [9999]}', "request 1 has the output id 9999, but the model knows 0 to 4098"),
-                              ('{"prompt": "a"}', "token_ids"), ('{"token_ids": [1]}', "prompt_token_ids"), ("{", "not valid JSON: parse error at line 1"), ("", "has no lines"),
-                              ('{"prompt": "a", "token_ids": [1]}\n{"prompt": "a", "token_ids": [2]}', "another output")):
-            path.write_text(broken)
-            result = run("bench", "latency", MODEL, "-q", "--replay", path, *self.LITTLE)
+        good = '{"prompt": "a", "token_ids": [1]}\n'
+        for broken, words in ((good + '\n{"prompt": "b", "token_ids": [9999]}', f"{path}:3: the output has the id 9999, but the model knows 0 to 4098"),
+                              ('{"prompt_token_ids": [9999], "token_ids": [1]}', f"{path}:1: the prompt has the id 9999"), ('{"prompt": "a", "token_ids": []}', f"{path}:1: "),
+                              ('{"prompt": "a"}', "token_ids"), ('{"token_ids": [1]}', "prompt_token_ids"), (good + "{", "not valid JSON: parse error at line 2"),
+                              ("[]", f"{path}:1: expected a JSON object"), ("", "has no lines"), (None, "is a folder"), ('{"prompt": "", "token_ids": [1]}', f"{path}:1: the prompt has no tokens"),
+                              (good + '{"prompt": "a", "token_ids": [2]}', f"{path}:2: the prompt is that of an earlier line, but the output is another")):
+            if broken is not None:
+                path.write_text(broken)
+            result = run("bench", "latency", MODEL, "-q", "--replay", path if broken is not None else path.parent, *self.LITTLE)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(words, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
@@ -427,6 +431,9 @@ class Generate(CliTest):
             self.assertIn("is for nanovllm bench latency and bench throughput alone", result.stderr)
         of_model = ["--speculative-config", json.dumps({"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 4,
                                                         "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3})]
+        replay = self.path("replay.jsonl")
+        replay.write_text('{"prompt": "a", "token_ids": [1]}')
+        self.assertIn("leave one of them out", run("bench", "latency", MODEL, "-q", "--replay", replay, *spec, *self.LITTLE).stderr)
         for drafts in (spec, of_model):
             result = run("bench", "latency", MODEL, "-q", "--json", "--input-len", "40", "--output-len", "40", *drafts, *self.LITTLE)
             self.assertEqual(result.returncode, 0, result.stderr)

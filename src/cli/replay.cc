@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,7 +19,7 @@ namespace nanovllm::cli {
 namespace {
 
 std::vector<int32_t> ids_of(const JsonFields& fields, const char* key) {
-  constexpr const char* kExpected = "a list of token ids";
+  constexpr const char* kExpected = "a list of one token id or more";
   const Json& list = fields.required(key);
   if (!list.is_array() || list.empty()) fields.fail(key, kExpected);
   std::vector<int32_t> ids;
@@ -32,14 +34,24 @@ std::vector<int32_t> ids_of(const JsonFields& fields, const char* key) {
 }  // namespace
 
 Replay::Replay(const std::string& path) : path_(path) {
+  std::error_code ignored;  // what can't be looked at can't be read either
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw_error(ErrorCode::kIo, "{} is a folder; --replay needs a file of JSON lines.", path);
+  }
   std::ifstream file(path);
   if (!file) throw_error(ErrorCode::kIo, "{} can't be read; --replay needs a file.", path);
   std::string text;
   for (int64_t number = 1; std::getline(file, text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Json json = parse_json(text, path, number);
-    const JsonFields fields(json, fmt::format("{}:{}", path, number));
     Line line;
+    line.number = number;
+    const Json json = parse_json(text, path, number);
+    if (!json.is_object()) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: expected a JSON object with \"prompt\" and \"token_ids\", found {}.",
+                  where(line), json.type_name());
+    }
+    const JsonFields fields(json, where(line));
     if (auto prompt = fields.string("prompt")) {
       line.prompt = std::move(*prompt);
     } else {
@@ -53,22 +65,31 @@ Replay::Replay(const std::string& path) : path_(path) {
   }
 }
 
+std::string Replay::where(const Line& line) const {
+  return fmt::format("{}:{}", path_, line.number);
+}
+
 void Replay::resolve(const LLMEngine& engine) {
   const int vocab_size = engine.info().vocab_size;
-  for (int64_t i = 0; i < size(); ++i) {
-    Line& line = lines_[static_cast<size_t>(i)];
+  for (Line& line : lines_) {
     std::vector<int32_t> ids = engine.preparer().token_ids(std::move(line.prompt));
-    for (const int32_t id : line.token_ids) {
-      if (id < vocab_size) continue;
+    if (ids.empty()) {
+      throw_error(ErrorCode::kInvalidArgument, "{}: the prompt has no tokens.", where(line));
+    }
+    for (const auto& [what, some] :
+         {std::pair("prompt", &ids), std::pair("output", &line.token_ids)}) {
+      const auto unknown =
+          std::ranges::find_if(*some, [&](int32_t id) { return id >= vocab_size; });
+      if (unknown == some->end()) continue;
       throw_error(ErrorCode::kInvalidArgument,
-                  "{}: request {} has the output id {}, but the model knows 0 to {}.", path_, i + 1,
-                  id, vocab_size - 1);
+                  "{}: the {} has the id {}, but the model knows 0 to {}.", where(line), what,
+                  *unknown, vocab_size - 1);
     }
     const auto [known, is_new] = dictated_->try_emplace(ids, line.token_ids);
     if (!is_new && known->second != line.token_ids) {
       throw_error(ErrorCode::kInvalidArgument,
-                  "{}: request {} has the prompt of an earlier one, but another output.", path_,
-                  i + 1);
+                  "{}: the prompt is that of an earlier line, but the output is another.",
+                  where(line));
     }
     line.prompt = std::move(ids);
   }

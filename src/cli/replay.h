@@ -21,8 +21,8 @@ class Replay {
   // For EngineParts; filled in by resolve().
   std::shared_ptr<const DictatedTexts> dictated() const { return dictated_; }
   // Tokenises the prompts. Throws Error(kUnsupported) where a text comes to a model without a
-  // tokenizer, Error(kInvalidArgument) for ids that the model does not know and for one prompt with
-  // two outputs.
+  // tokenizer, Error(kInvalidArgument), with the line, for ids that the model does not know, for a
+  // prompt without tokens and for one with two outputs.
   void resolve(const LLMEngine& engine);
 
   int64_t size() const { return static_cast<int64_t>(lines_.size()); }
@@ -38,7 +38,9 @@ class Replay {
   struct Line {
     Prompt prompt;
     std::vector<int32_t> token_ids;
+    int64_t number = 0;  // in the file, from 1
   };
+  std::string where(const Line& line) const;
   const Line& line(int64_t i) const { return lines_[static_cast<size_t>(i % size())]; }
 
   const std::string path_;
