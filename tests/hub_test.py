@@ -30,6 +30,13 @@ class Names(HubTest):
             self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn('"model":"Own/Demo"', self.nanovllm("info", "Own/Demo", "--json").stdout)
 
+    def test_a_draft_model_may_be_a_name_as_well(self):
+        self.hub.add("Own/Demo", DEMO)
+        drafts = ("--speculative-config", json.dumps({"method": "draft_model", "model": "Own/Demo", "num_speculative_tokens": 2}))
+        result = self.nanovllm("info", MODEL, "--json", *drafts)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("/models--Own--Demo/snapshots/", json.loads(result.stdout)["kv_groups"][-1])
+
     def test_the_cache_is_laid_out_as_others_expect_it(self):
         repository = self.hub.add("Own/Demo", DEMO)
         commit = repository.revisions["main"]

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "convert.h"
+#include "engine/speculative_config.h"
 #include "nanovllm/hub.h"
 
 namespace nanovllm::python {
@@ -74,7 +75,7 @@ class Owner {
   std::string load(const std::string& model, const nb::dict& arguments,
                    const nb::object& progress) {
     const std::lock_guard call(*this);
-    const EngineConfig config = to_config(arguments);  // or what is wrong, before it is pulled
+    EngineConfig config = to_config(arguments);  // or what is wrong, before it is pulled
     PullOptions options;
     options.on_progress = [&](const PullProgress& pull) {
       check_open();
@@ -84,6 +85,9 @@ class Owner {
     };
     const Unlocked unlocked;
     const std::string path = resolve_model(model, options);
+    config.speculative_config =
+        with_draft_model(config.speculative_config,
+                         [&](const std::string& draft) { return resolve_model(draft, options); });
     value_ = make(path, lowered_for(path, config));
     check_open();
     return path;

@@ -138,6 +138,7 @@ template <typename Options>
 void find_model(Options& options) {
   options.engine.validate();
   options.model.find(options.quiet);
+  find_draft_model(options.engine, options.quiet);
 }
 
 template <typename Options>

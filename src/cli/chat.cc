@@ -406,6 +406,7 @@ Command add_chat(CLI::App& app) {
     check(options->sampling.apply_to(params));
     options->engine.validate();
     options->model.find();
+    find_draft_model(options->engine);
     check_outputs("--trace", options->engine.trace_file, *options);
     return Chat(*options).run();
   };

@@ -439,6 +439,7 @@ Command add_generate(CLI::App& app) {
     check_sampling(options->sampling);
     options->engine.validate();
     options->model.find(options->quiet);
+    find_draft_model(options->engine, options->quiet);
     check_files(*options);
     return Generation(*options).run();
   };

@@ -181,6 +181,7 @@ Command add_info(CLI::App& app) {
   return [options] {
     options->engine.validate();
     options->model.find();
+    find_draft_model(options->engine);
     return info(*options);
   };
 }

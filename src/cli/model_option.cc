@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "cli/terminal.h"
+#include "engine/speculative_config.h"
 #include "hub/name.h"
 #include "nanovllm/error.h"
 
@@ -48,6 +49,12 @@ void ModelOption::add_to(CLI::App& app, const char* kinds) {
 void ModelOption::find(bool quiet) {
   path = pull(name, {}, quiet);
   if (path != name) name = hub::name_of_address(name);  // by which clients will call it
+}
+
+void find_draft_model(EngineConfig& config, bool quiet) {
+  config.speculative_config =
+      with_draft_model(config.speculative_config,
+                       [quiet](const std::string& name) { return pull(name, {}, quiet); });
 }
 
 std::string pull(const std::string& name, PullOptions options, bool quiet) {

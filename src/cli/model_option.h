@@ -20,6 +20,9 @@ struct ModelOption {
   void find(bool quiet = false);
 };
 
+// The draft model of a config, where it has one, in the same way: it has its path afterwards.
+void find_draft_model(EngineConfig& config, bool quiet = false);
+
 // Whether a word looks like one.
 bool may_be_model(const std::string& text);
 // Whether it is one that is there, or the address of one: a name of the hub may be another word.

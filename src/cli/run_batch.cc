@@ -52,6 +52,7 @@ int find_and_run(RunBatchOptions& options) {
   options.server.engine.validate();
   options.server.fleet.seed = options.server.engine.seed;
   options.model.find(options.quiet);
+  find_draft_model(options.server.engine, options.quiet);
   check_files(options);
   server::ServeOptions& server = options.server;
   server.model = options.model.path;

@@ -155,6 +155,7 @@ int run_front(CommandLine& line) {
   options.engine.validate();
   options.fleet.seed = options.engine.seed;
   line.model.find();
+  find_draft_model(options.engine);
   options.model = line.model.path;
   if (options.served_model_names.empty()) options.served_model_names = {line.model.name};
   options.worker_arguments = worker_arguments(std::move(options.worker_arguments), options.model);

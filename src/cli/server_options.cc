@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/model_option.h"
 #include "server/fleet/fleet.h"
 #include "server/log.h"
 #include "server/transcript/transcript_parser.h"
@@ -80,7 +81,9 @@ void WorkerOptions::add_to(CLI::App& app) {
 int WorkerOptions::run(const server::ServeOptions& options) const {
   server::begin_log();
   take_cpus(index, options.fleet.num_engines);
-  return server::run_worker(socket, index, model, options.engine);
+  EngineConfig config = options.engine;
+  find_draft_model(config, true);  // by the name that the server was given
+  return server::run_worker(socket, index, model, config);
 }
 
 }  // namespace nanovllm::cli

@@ -195,6 +195,15 @@ std::optional<SpeculativeConfig> parse_speculative_config(const std::string& jso
   }
 }
 
+std::string with_draft_model(const std::string& json,
+                             const std::function<std::string(const std::string&)>& find) {
+  const auto config = parse_speculative_config(json);
+  if (!config || config->model.empty()) return json;
+  Json found = parse_json(json, kWhere);
+  found["model"] = find(config->model);
+  return found.dump();
+}
+
 DraftingParts make_drafting(const SpeculativeConfig& config, const Tokenizer* tokenizer) {
   DraftingParts parts;
   if (config.model.empty()) parts.drafter = std::make_unique<SuffixDrafter>(config.suffix);

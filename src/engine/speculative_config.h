@@ -1,6 +1,7 @@
 // EngineConfig::speculative_config, with vLLM's keys and defaults.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ struct SpeculativeConfig {
 // None for an empty text and for "null". Throws Error(kInvalidArgument) with a sentence that names
 // the key.
 std::optional<SpeculativeConfig> parse_speculative_config(const std::string& json);
+
+// The same JSON with the draft model at `find(model)`, for names of other places than a disk;
+// without a draft model it stays as it is. Throws as parse_speculative_config() and find() do.
+std::string with_draft_model(const std::string& json,
+                             const std::function<std::string(const std::string&)>& find);
 
 // What a method proposes, of draft_model all but the drafter, and text that grammars force.
 // `tokenizer` must outlive it; null = there is none, and so are no grammars.

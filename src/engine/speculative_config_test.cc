@@ -48,6 +48,18 @@ TEST(SpeculativeConfig, ABatchSizeMayHaveItsNumberOfTokens) {
   EXPECT_EQ(config.most_tokens(100), 0);
 }
 
+TEST(SpeculativeConfig, ADraftModelMayBeElsewhere) {
+  const auto find = [](const std::string& name) { return "/found/" + name; };
+  const auto found = *parse_speculative_config(with_draft_model(
+      R"({"method": "draft_model", "model": "Own/Demo", "num_speculative_tokens": 2})", find));
+  EXPECT_EQ(found.model, "/found/Own/Demo");
+  EXPECT_EQ(found.num_speculative_tokens, 2);
+  for (const std::string other : {"", "null", R"({"method": "suffix"})"}) {
+    EXPECT_EQ(with_draft_model(other, find), other);
+  }
+  EXPECT_THROW(with_draft_model("{}", find), Error);
+}
+
 TEST(SpeculativeConfig, WhatIsWrongIsNamed) {
   EXPECT_EQ(refusal(R"({"method": "suffix"})"), "");
   EXPECT_EQ(refusal("{}"),
