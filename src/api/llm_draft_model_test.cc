@@ -105,6 +105,21 @@ TEST(LlmDraftModel, ItsKvHasRoomInTheSameBlocks) {
   EXPECT_EQ(one.kv_groups.size(), other.kv_groups.size() + 1);
 }
 
+// Layers with windows are in a group of their own, with which a draft model has no KV.
+TEST(LlmDraftModel, ItsKvGoesWithOneGroup) {
+  EngineConfig config = config_with(golden("gemma2"));
+  config.num_kvcache_blocks = -1;
+  config.kv_cache_memory = 8 << 20;
+  LLM with(golden("gemma2"), config);
+  config.speculative_config = "";
+  LLM without(golden("gemma2"), config);
+  const EngineInfo &one = with.engine().info(), &other = without.engine().info();
+  ASSERT_GT(other.kv_windows.size(), 1U);
+  EXPECT_EQ(one.kv_bytes_per_token, 2 * other.kv_bytes_per_token);
+  EXPECT_LE(one.kv_cache_bytes, 8 << 20);
+  EXPECT_GT(one.kv_cache_bytes, 7 << 20);
+}
+
 TEST(LlmDraftModel, WhatIsNoneForThisModelIsRefused) {
   const std::string target = golden("qwen3_tied"), kOther = "speculative_config, the draft model: ";
   EXPECT_EQ(refusal(target, config_with(target)), "");

@@ -96,11 +96,11 @@ std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineIn
   const std::span<const int> windows = target.kv_windows();
   const auto group = std::ranges::find(windows, 0);
   NANOVLLM_CHECK(runner_ != nullptr && group != windows.end());
-  runner_->allocate_kv_cache(target.num_kvcache_blocks());
+  runner_->allocate_kv_cache(static_cast<int>(num_draft_blocks(
+      target.num_kvcache_blocks(), windows, info.kvcache_block_size, info.max_model_len)));
   EngineInfo facts;
   runner_->describe(facts);
-  // Blocks of every group have room for it.
-  info.kv_bytes_per_token += facts.kv_bytes_per_token * static_cast<int64_t>(windows.size());
+  info.kv_bytes_per_token += facts.kv_bytes_per_token;
   info.kv_cache_bytes += facts.kv_cache_bytes;
   info.kv_groups.push_back(fmt::format(
       "beside those in {} of {}: the draft model {} ({} parameters, {} of weights), {} a token",
@@ -112,7 +112,8 @@ std::unique_ptr<Drafter> DraftModel::make_drafter(const Runner& target, EngineIn
                                        .vocab_size = std::min(info.vocab_size, facts.vocab_size),
                                        .block_size = info.kvcache_block_size,
                                        .num_groups = static_cast<int>(windows.size()),
-                                       .group = static_cast<int>(group - windows.begin())};
+                                       .group = static_cast<int>(group - windows.begin()),
+                                       .num_target_blocks = target.num_kvcache_blocks()};
   return std::make_unique<ModelDrafter>(std::move(runner_), options);
 }
 

@@ -25,8 +25,8 @@ class DraftModel {
   DraftModel(SpeculativeConfig speculative, ModelConfig target, const Tokenizer* tokenizer,
              EngineConfig config, Progress* progress);
 
-  // Loads it, and returns what each block of the target's KV cache takes more. Throws what
-  // make_draft_runner() throws.
+  // Loads it, and returns the bytes of a block of its KV cache. Throws what make_draft_runner()
+  // throws.
   int64_t load();
   // To be called once, when both are there. Adds what it takes to what `info` says. Throws
   // Error(kOutOfMemory).

@@ -375,6 +375,7 @@ struct FakeEngineOptions {
   std::vector<FunctionDrafter::Function> other_drafters = {};
   bool drafts_itself = false;  // by a second runner of the same model
   int most_drafts = kMostDraftTokens;
+  int most_draft_blocks = 1 << 16;
   std::optional<DraftPlanner> draft_planner = {};
   double synthetic_acceptance = 0;
   DictatedTexts dictated = {};
@@ -397,7 +398,8 @@ inline std::unique_ptr<Drafter> make_model_drafter(const FakeEngineOptions& opti
                           .vocab_size = options.vocab_size,
                           .block_size = options.block_size,
                           .num_groups = static_cast<int>(options.kv_windows.size()),
-                          .group = static_cast<int>(group)});
+                          .group = static_cast<int>(group),
+                          .num_target_blocks = options.num_blocks});
 }
 
 inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
@@ -423,7 +425,8 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.tokenizer = std::move(tokenizer);
   if (options.drafts_itself) {
     auto draft_runner =
-        std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size, 1);
+        std::make_unique<FakeRunner>(std::min(options.num_blocks, options.most_draft_blocks),
+                                     options.block_size, options.vocab_size, 1);
     engine.draft_runner = draft_runner.get();
     parts.drafting.drafter = make_model_drafter(options, std::move(draft_runner));
   } else if (options.drafter) {

@@ -6,6 +6,7 @@ namespace nanovllm {
 
 void ModelDrafter::propose(std::span<DraftRequest> requests) {
   parts_.clear();
+  blocks_.begin_step();
   for (DraftRequest& request : requests) add_part(request);
   if (parts_.empty()) return;
   try {
@@ -31,7 +32,8 @@ void ModelDrafter::add_part(DraftRequest& request) {
   if (text.is_foreign || end > options_.max_model_len) return;
   if (most > 0) text.num_computed = std::min(text.num_computed, end - 1);
   if (text.num_computed >= end) return;
-  parts_.push_back({&request, &text, end, most, blocks_of(sequence, end + std::max(0, most - 1))});
+  auto blocks = take_blocks(sequence, end + std::max(0, most - 1));
+  if (!blocks.empty()) parts_.push_back({&request, &text, end, most, std::move(blocks)});
 }
 
 // Takes over what is known, and forgets guesses behind the first wrong one.
@@ -50,13 +52,25 @@ void ModelDrafter::follow(const Sequence& sequence, Text& text) const {
   text.is_foreign = text.is_foreign || std::any_of(differs, known.end(), is_unknown);
   text.ids.insert(text.ids.end(), differs, known.end());
   text.num_known = static_cast<int>(text.ids.size());
+  int row = 0;
+  while (row * options_.block_size < text.num_computed && blocks_.has(block_of(sequence, row))) {
+    ++row;
+  }
+  text.num_computed = std::min(text.num_computed, row * options_.block_size);
 }
 
-std::vector<int32_t> ModelDrafter::blocks_of(const Sequence& sequence, int num_tokens) const {
+// Of the target's, that of the tokens from row * block_size on.
+int ModelDrafter::block_of(const Sequence& sequence, int row) const {
+  return sequence.block_table[static_cast<size_t>(row) * options_.num_groups + options_.group];
+}
+
+// Those of the first num_tokens tokens; none where there are not so many.
+std::vector<int32_t> ModelDrafter::take_blocks(const Sequence& sequence, int num_tokens) {
   const int num_blocks = (num_tokens + options_.block_size - 1) / options_.block_size;
   std::vector<int32_t> blocks(num_blocks);
-  for (int i = 0; i < num_blocks; ++i) {
-    blocks[i] = sequence.block_table[static_cast<size_t>(i) * options_.num_groups + options_.group];
+  for (int row = 0; row < num_blocks; ++row) {
+    blocks[row] = blocks_.take(block_of(sequence, row));
+    if (blocks[row] < 0) return {};
   }
   return blocks;
 }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/draft_blocks.h"
 #include "engine/drafter.h"
 #include "runner/runner.h"
 
@@ -20,26 +21,31 @@ struct ModelDrafterOptions {
   // Ids below are known to both models.
   int vocab_size = 0;
   int block_size = 0;
-  // Groups in the block tables of sequences, and the one whose blocks have room for the KV of the
-  // draft model, too: it keeps all tokens.
+  // Groups in the block tables of sequences, and the one whose tokens the draft model has KV of: it
+  // keeps all of them.
   int num_groups = 1;
   int group = 0;
+  // Of the target, for all its groups.
+  int num_target_blocks = 0;
 };
 
-// A block of the target's KV cache has room for what both models keep of its tokens. So the draft
-// model needs no blocks of its own: it computes what the target computes, in the same steps, finds
+// Its KV of the tokens of a block of the target lies in a block that goes with that one
+// (DraftBlocks). So the draft model computes what the target computes, in the same steps, finds
 // what a prefix hit brings, and goes back where a guess was wrong. Where it did not compute what
 // the target did (guesses paused, or a text ended behind some that were right), blocks hold what
-// others left there: then it guesses badly, and no more than that.
+// others left there: then it guesses badly, and no more than that. What gave way to others it
+// computes again.
 //
 // It draws as the request does, with the same random numbers, but without penalties, biases and
 // masks: where both models agree, so do the tokens. Its first pass computes what is missing of all
 // sequences; each pass behind it takes the tokens that the one before drew, on the device.
 class ModelDrafter final : public Drafter {
  public:
-  // The runner has as many blocks as the target's, and all its layers in one group.
+  // The runner has all its layers in one group.
   ModelDrafter(std::unique_ptr<Runner> runner, const ModelDrafterOptions& options)
-      : runner_(std::move(runner)), options_(options) {}
+      : runner_(std::move(runner)),
+        options_(options),
+        blocks_(options.num_target_blocks, runner_->num_kvcache_blocks()) {}
 
   bool computes() const override { return true; }
   void propose(std::span<DraftRequest> requests) override;
@@ -67,7 +73,8 @@ class ModelDrafter final : public Drafter {
 
   void add_part(DraftRequest& request);
   void follow(const Sequence& sequence, Text& text) const;
-  std::vector<int32_t> blocks_of(const Sequence& sequence, int num_tokens) const;
+  int block_of(const Sequence& sequence, int row) const;
+  std::vector<int32_t> take_blocks(const Sequence& sequence, int num_tokens);
   void catch_up();
   void begin_first_pass();
   bool begin_pass_behind(int num_passes);
@@ -78,6 +85,7 @@ class ModelDrafter final : public Drafter {
 
   const std::unique_ptr<Runner> runner_;
   const ModelDrafterOptions options_;
+  DraftBlocks blocks_;
   std::unordered_map<const Sequence*, Text> texts_;
   std::vector<Part> parts_;           // reused, as those below
   std::vector<Part*> pass_, behind_;  // who draws in the pass that runs, and in the one behind it

@@ -94,6 +94,25 @@ TEST_P(ModelDrafts, HaveTheirKvInTheGroupThatKeepsAll) {
   EXPECT_EQ(drafted.num_accepted, drafted.num_draft_tokens);
 }
 
+// Those that gave way are computed again: guesses are as right as ever.
+TEST_P(ModelDrafts, FewerBlocksCostNoGuessTheirTruth) {
+  for (const int most_draft_blocks : {30, 12, 4}) {
+    FakeEngine engine = make({.num_blocks = 200,
+                              .kv_windows = {3, 0, 5},
+                              .most_drafts = 4,
+                              .most_draft_blocks = most_draft_blocks});
+    Drafted drafted;
+    for (int round = 0; round < 3; ++round) {
+      for (int i = 0; i < 3; ++i) engine.core->add_request(prompt_of(9, i), greedy(30));
+      const Drafted one = run_all(*engine.core);
+      drafted.num_draft_tokens += one.num_draft_tokens;
+      drafted.num_accepted += one.num_accepted;
+    }
+    EXPECT_GT(drafted.num_draft_tokens, most_draft_blocks == 4 ? 10 : 100);
+    EXPECT_EQ(drafted.num_accepted, drafted.num_draft_tokens);
+  }
+}
+
 // It has its guesses paused, and computes prompts.
 TEST_P(ModelDrafts, OthersAreTakenWhereItsPassesAreNotWorthIt) {
   DraftPlanner planner(0, 0.8);
@@ -148,7 +167,8 @@ Ids guesses_of(const Ids& text, int vocab_size, int max_model_len = 100) {
   ModelDrafter drafter(std::make_unique<FakeRunner>(8, 4, 50, 1), {.max_num_batched_tokens = 5,
                                                                    .max_model_len = max_model_len,
                                                                    .vocab_size = vocab_size,
-                                                                   .block_size = 4});
+                                                                   .block_size = 4,
+                                                                   .num_target_blocks = 8});
   Sequence sequence(0, 0, text, 100);
   sequence.block_table = {0, 1, 2, 3};
   DraftRequest request = {.sequence = &sequence,

@@ -18,8 +18,9 @@ void check_draft_model(const ModelConfig& draft, const ModelConfig& target,
 
 // Loads the draft model of a target, which `config` is about, whole: it is there once, whatever the
 // target's ranks. All its layers are in one group, which keeps all tokens. Its KV cache is to be
-// allocated with as many blocks as the target's, once that is known. It sees max_model_len tokens,
-// 0 = as many as both models were made for. Throws what make_model_runner does.
+// allocated with num_draft_blocks() blocks, once those of the target are known. It sees
+// max_model_len tokens, 0 = as many as both models were made for. Throws what make_model_runner
+// does.
 std::unique_ptr<ModelRunner> make_draft_runner(const ModelConfig& draft, const ModelConfig& target,
                                                const EngineConfig& config, int max_model_len,
                                                Progress* progress = nullptr);

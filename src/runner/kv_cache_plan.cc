@@ -172,6 +172,13 @@ ContextLimit context_in(const EngineConfig& config, const ContextLimit& context,
                                                  context.num_tokens, context.reason)};
 }
 
+int64_t num_draft_blocks(int64_t num_blocks, std::span<const int> windows, int block_size,
+                         int context) {
+  const int64_t of_all_groups = kv_blocks_for(context, windows, block_size);
+  const int64_t of_one = kv_blocks_for(context, std::vector{0}, block_size);
+  return std::max<int64_t>(1, num_blocks * of_one / of_all_groups);
+}
+
 int64_t kv_block_bytes(const Backend& backend, const KvCacheSpec& spec,
                        std::span<const CacheGroup> groups) {
   return static_cast<int64_t>(backend.kv_block_bytes(spec)) * layers_in_block(groups);

@@ -39,6 +39,12 @@ inline constexpr int kMostUnasked = 65'536;  // tokens
 ContextLimit context_in(const EngineConfig& config, const ContextLimit& context,
                         std::span<const int> windows, int num_blocks);
 
+// How many blocks a draft model needs beside num_blocks of the target, as it has KV of one group's
+// tokens alone, which keeps all: its share of the blocks is largest in the longest texts, of
+// `context` tokens. `windows`: of the target's groups, see kv_blocks_for.
+int64_t num_draft_blocks(int64_t num_blocks, std::span<const int> windows, int block_size,
+                         int context);
+
 struct KvCacheDemand {
   int64_t block_bytes = 0;
   // Of what recurrent layers keep of one running sequence, kSlotsOfSequence slots and a log; 0 =

@@ -58,6 +58,19 @@ TEST(KvCachePlan, ABlockHoldsItsTokensForTheLayersOfAGroup) {
   }
 }
 
+// Of a context of 160 tokens in blocks of 16, which has 10 blocks in a group that keeps all, and 3
+// where a window sees 20.
+TEST(KvCachePlan, ADraftModelHasBlocksOfOneGroup) {
+  const auto blocks = [](int64_t num_blocks, const std::vector<int>& windows) {
+    return num_draft_blocks(num_blocks, windows, 16, 160);
+  };
+  EXPECT_EQ(blocks(100, {0}), 100);
+  EXPECT_EQ(blocks(100, {0, 0}), 50);
+  EXPECT_EQ(blocks(160, {20, 0, 20}), 100);
+  EXPECT_EQ(blocks(16, {20, 0, 20}), 10);
+  EXPECT_EQ(blocks(1, {20, 0, 20}), 1);
+}
+
 TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
   EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(100'000)), 40);
   EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(2500)), 1);

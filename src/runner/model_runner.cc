@@ -157,9 +157,13 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
 KvCachePlan ModelRunner::plan_kv_cache(int64_t draft_block_bytes) const {
   const MemoryInfo memory = backend_->memory();
   const int num_sharing = traits_.shares_host_memory ? backend_->world_size() : 1;
+  const int64_t of_longest = kv_blocks_for(max_model_len_, kv_windows_, config_.kvcache_block_size);
+  const int64_t of_draft =
+      num_draft_blocks(of_longest, kv_windows_, config_.kvcache_block_size, max_model_len_);
+  const int64_t shared = of_longest * num_sharing;
   return nanovllm::plan_kv_cache(
       config_,
-      {.block_bytes = block_bytes() + (draft_block_bytes + num_sharing - 1) / num_sharing,
+      {.block_bytes = block_bytes() + (draft_block_bytes * of_draft + shared - 1) / shared,
        .state_bytes = state_bytes(*backend_, state_groups_, kSlotsOfSequence, 1),
        .slot_bytes = state_bytes(*backend_, state_groups_, 1, 0),
        .block_size = config_.kvcache_block_size,

@@ -35,8 +35,9 @@ class ModelRunner final : public Runner {
               std::unique_ptr<Backend> backend, Progress* progress = nullptr);
   ~ModelRunner() override;
 
-  // How many blocks the config asks for or this rank has memory for, if each takes
-  // draft_block_bytes more for a draft model. Throws what nanovllm::plan_kv_cache() throws.
+  // How many blocks the config asks for or this rank has memory for, beside as many of a draft
+  // model, each of draft_block_bytes, as num_draft_blocks() says. Throws what
+  // nanovllm::plan_kv_cache() throws.
   KvCachePlan plan_kv_cache(int64_t draft_block_bytes = 0) const;
   // Of the KV cache.
   int64_t block_bytes() const { return kv_block_bytes(*backend_, kv_spec_, cache_groups_); }

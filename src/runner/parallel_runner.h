@@ -18,9 +18,9 @@ namespace nanovllm {
 // `info` counts the bytes of all ranks. Throws as make_model_runner does, and Error(kUnsupported)
 // when the machine has fewer devices than ranks or the model can't be shared by so many. All ranks
 // advance the one `progress`: those that wait for one that hangs soon stand still too.
-// load_draft, or null, loads a draft model and returns what each block of the KV cache takes more
-// for it: it is called once, on the thread of rank 0, when the weights of all ranks are there and
-// before their KV caches are.
+// load_draft, or null, loads a draft model and returns the bytes of a block of its KV cache: it is
+// called once, on the thread of rank 0, when the weights of all ranks are there and before their KV
+// caches are.
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info, Progress* progress = nullptr,
                                     const std::function<int64_t()>& load_draft = nullptr);
