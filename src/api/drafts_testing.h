@@ -64,4 +64,23 @@ class RandomDrafter final : public Drafter {
   std::mt19937 rng_{1};
 };
 
+// What each completion of each request turned out to be, beginning with request 0.
+class Prophet final : public Drafter {
+ public:
+  explicit Prophet(const std::vector<RequestOutput>& future) : future_(future) {}
+  void propose(std::span<DraftRequest> requests) override {
+    for (DraftRequest& request : requests) {
+      const Sequence& sequence = *request.sequence;
+      const auto& ids = future_.at(sequence.request_id).outputs.at(sequence.index).token_ids;
+      const auto begin = ids.begin() + std::ssize(sequence.output());
+      request.draft.ids.assign(begin,
+                               begin + std::min(ids.end() - begin, std::ptrdiff_t{request.most}));
+    }
+  }
+  void ended(const Sequence& /*sequence*/) noexcept override {}
+
+ private:
+  const std::vector<RequestOutput>& future_;
+};
+
 }  // namespace nanovllm::test

@@ -142,25 +142,6 @@ const MixedRequests& mixed() {
   return requests;
 }
 
-// What each completion of each request turned out to be, beginning with request 0.
-class Prophet final : public Drafter {
- public:
-  explicit Prophet(const Outputs& future) : future_(future) {}
-  void propose(std::span<DraftRequest> requests) override {
-    for (DraftRequest& request : requests) {
-      const Sequence& sequence = *request.sequence;
-      const auto& ids = future_.at(sequence.request_id).outputs.at(sequence.index).token_ids;
-      const auto begin = ids.begin() + std::ssize(sequence.output());
-      request.draft.ids.assign(begin,
-                               begin + std::min(ids.end() - begin, std::ptrdiff_t{request.most}));
-    }
-  }
-  void ended(const Sequence& /*sequence*/) noexcept override {}
-
- private:
-  const Outputs& future_;
-};
-
 struct EngineShape {
   std::string name;
   int max_num_batched_tokens = 512;
@@ -263,10 +244,10 @@ TEST_P(LlmDrafts, EveryDrafterGivesWhatNoneGives) {
   const Generated random =
       expect_same("random", test::all_of(std::make_unique<test::RandomDrafter>(demo_ids())));
   const Generated prophet =
-      expect_same("prophet", test::all_of(std::make_unique<Prophet>(expected)));
+      expect_same("prophet", test::all_of(std::make_unique<test::Prophet>(expected)));
   DraftingParts several = test::all_of(std::make_unique<test::RandomDrafter>(demo_ids()));
   several.others.push_back(std::make_unique<GrammarDrafter>(demo_tokenizer()));
-  several.others.push_back(std::make_unique<Prophet>(expected));
+  several.others.push_back(std::make_unique<test::Prophet>(expected));
   expect_same("several", std::move(several));
   DraftingParts beside_model;
   beside_model.most_tokens = [](int) { return 5; };
