@@ -126,7 +126,7 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
        memory.is_of_host ? fmt::format("{:.0f}% of the free memory", 100 * share)
                          : fmt::format("what gpu_memory_utilization {} leaves", share)},
       {request * config.max_num_seqs,
-       fmt::format("{} requests of that length, max_num_seqs", config.max_num_seqs)}};
+       counted(config.max_num_seqs, "request") + " of that length, max_num_seqs"}};
   if (memory.is_of_host) {
     const int64_t bytes =
         kWeightsUnasked * demand.weight_bytes + kKvCacheBytesUnasked / memory.num_ranks;
@@ -135,7 +135,7 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
       bounds.push_back({of_weights, fmt::format("{} times the weights plus {} MiB", kWeightsUnasked,
                                                 kKvCacheBytesUnasked >> 20)});
     } else {
-      bounds.push_back({requests, fmt::format("{} requests of that length", kRequestsUnasked)});
+      bounds.push_back({requests, counted(kRequestsUnasked, "request") + " of that length"});
     }
   }
   return *std::ranges::min_element(bounds, {}, &Bound::num_blocks);

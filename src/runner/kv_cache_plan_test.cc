@@ -268,6 +268,8 @@ TEST(KvCachePlan, ACpuTakesTheLeastOfItsShareAllSequencesAndWhatASmallModelNeeds
   EXPECT_EQ(plan(1500, 5, 1920, 11).num_blocks, 600);
   EXPECT_EQ(plan(1500, 4, 2048, 11).num_blocks, 512);
   EXPECT_EQ(plan(1500, 4, 2048, 11).reason, "4 requests of that length, max_num_seqs");
+  EXPECT_EQ(plan(1500, 1, 2048, 11).num_blocks, 128);
+  EXPECT_EQ(plan(1500, 1, 2048, 11).reason, "1 request of that length, max_num_seqs");
   // 4 requests of 150 blocks each, or of 151
   EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).num_blocks, 600);
   EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "8 times the weights plus 512 MiB");
