@@ -104,7 +104,7 @@ void read_choice(const RequestFields& fields, const Json& tools, ChatPrompt& pro
 }
 
 // Tools as the template gets them; null = none. `has_tools`: whether calls of them are looked for.
-Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has_tools) {
+Json read_tools(const RequestFields& fields, bool& has_tools) {
   const Json* list = fields.find("tools");
   const Json* choice = fields.find("tool_choice");
   has_tools = list != nullptr && (choice == nullptr || *choice != "none");
@@ -112,11 +112,6 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
     refuse("tool_choice", "When using `tool_choice`, `tools` must be set.");
   }
   if (list == nullptr) return nullptr;
-  if (has_tools && model.format.tool_call_parser.empty()) {
-    refuse("tool_choice",
-           "\"auto\" tool choice requires a parser of the model's calls; start the server with "
-           "--tool-call-parser, or let tool_choice be none.");
-  }
   Json tools = Json::array();
   for (const Json& tool : *list) {
     // In vLLM's order of keys, for templates write them out.
@@ -171,7 +166,7 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
   Json messages = Json::array();
   for (const Json& message : *fields.find("messages")) messages.push_back(message_of(message));
   bool has_tools = false;
-  const Json tools = read_tools(fields, model, has_tools);
+  const Json tools = read_tools(fields, has_tools);
   if (has_tools) {
     prompt.tools = std::make_unique<ToolTypes>(tools);
     read_choice(fields, tools, prompt);

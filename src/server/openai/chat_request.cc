@@ -59,8 +59,13 @@ ChatRequest::ChatRequest(const RequestFields& fields, const ServedModel& model,
                          SamplingParams params)
     : model_(model), params_(std::move(params)), prompt_(render_chat(fields, model)) {
   const TranscriptFormat& format = model.format;
-  is_parsed_ = model.make_parser && (!format.reasoning_parser.empty() ||
-                                     (prompt_.tools && !format.tool_call_parser.empty()));
+  // Not where a prompt is read: what only counts its tokens has no calls to find.
+  if (prompt_.tools && format.tool_call_parser.empty()) {
+    refuse("tool_choice",
+           "\"auto\" tool choice requires a parser of the model's calls; start the server with "
+           "--tool-call-parser, or let tool_choice be none.");
+  }
+  is_parsed_ = model.make_parser && (!format.reasoning_parser.empty() || prompt_.tools);
   turn_ = last_turn(prompt_.text);
 }
 

@@ -83,6 +83,23 @@ TEST(Protocol, Tokenizes) {
   EXPECT_EQ(api_error_of(other).status(), 404);
 }
 
+// There is no call to find.
+TEST(Protocol, TokenizesToolsOfAModelWhoseCallsHaveNoParser) {
+  const LetterModel model;
+  const std::string head = R"({"messages":[{"role":"user","content":"b"}],"tools":)";
+  const std::string one = R"([{"type":"function","function":{"name":"cd"}}])";
+  const char* tokens =
+      R"({"count":5,"max_model_len":100,"tokens":[1,49,2,3,32],"token_strs":null})";
+  EXPECT_EQ(tokenize_body(head + one + "}", model.served), tokens);
+  for (const char* choice : {"\"auto\"", "\"none\"", "\"required\""}) {
+    EXPECT_EQ(
+        tokenize_body(fmt::format(R"({}{},"tool_choice":{}}})", head, one, choice), model.served),
+        tokens);
+  }
+  const auto nameless = [&] { tokenize_body(head + R"([{"function":{}}]})", model.served); };
+  EXPECT_EQ(api_error_of(nameless).status(), 400);
+}
+
 TEST(Protocol, Detokenizes) {
   const LetterModel model;
   EXPECT_EQ(detokenize_body(R"({"tokens":[1]})", model.served), R"({"prompt":"b"})");
