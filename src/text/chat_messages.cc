@@ -11,6 +11,13 @@
 namespace nanovllm::text {
 namespace {
 
+std::string role_of(const Json& message) {
+  const auto role = message.find("role");
+  return role != message.end() && role->is_string() ? role->get<std::string>() : "";
+}
+
+bool is_of(const Json& message, const char* role) { return role_of(message) == role; }
+
 bool is_empty_text(const Json& value) {
   return value.is_string() && value.get_ref<const std::string&>().empty();
 }
@@ -43,14 +50,30 @@ std::string text_of_part(const Json& part, const std::string& where) {
 
 Json text_part(std::string text) { return {{"type", "text"}, {"text", std::move(text)}}; }
 
-// A text, or a list of parts of the type text.
+// vLLM 0.32 makes a text part of one, so that what was thought is shown as what was answered, and
+// never makes one of a message's reasoning. Here an answer's thoughts are where the template has
+// them, in parts or beside the content, whichever way they came.
+Json thought_part(std::string text) {
+  return {{"type", "thinking"}, {"thinking", std::move(text)}};
+}
+
+bool is_thought(const Json& part) {
+  return part.is_object() && part.value("type", Json()) == "thinking";
+}
+
+const std::string& words_of(const Json& part) {
+  return part[is_thought(part) ? "thinking" : "text"].get_ref<const std::string&>();
+}
+
+// A text, or a list of parts of the types text and thinking.
 Json content_of_message(const Json& message, const std::string& where) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) return "";
   if (!content->is_array()) return text_of_content(*content, where);
   Json parts = Json::array();
   for (const Json& part : *content) {
-    parts.push_back(text_part(text_of_part(part, fmt::format("{}[{}]", where, parts.size()))));
+    std::string text = text_of_part(part, fmt::format("{}[{}]", where, parts.size()));
+    parts.push_back(is_thought(part) ? thought_part(std::move(text)) : text_part(std::move(text)));
   }
   return parts;
 }
@@ -58,7 +81,7 @@ Json content_of_message(const Json& message, const std::string& where) {
 std::string joined_parts(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   std::string text;
-  for (const Json& part : content) text += part["text"].get_ref<const std::string&>();
+  for (const Json& part : content) text += words_of(part);
   return text;
 }
 
@@ -140,8 +163,43 @@ void prepare_calls(Json& message, const TemplateHabits& habits) {
   }
 }
 
-// Under all names that templates read, whichever it came under.
+// Out of the parts of an answer to where they would be beside it.
+void take_thoughts_out(Json& message) {
+  Json& content = message["content"];
+  if (!content.is_array()) return;
+  std::string thoughts;
+  Json words = Json::array();
+  for (Json& part : content) {
+    if (is_thought(part)) {
+      thoughts += words_of(part);
+    } else {
+      words.push_back(std::move(part));
+    }
+  }
+  const bool has_words = content.empty() || !words.empty();
+  content = has_words ? std::move(words) : Json("");
+  if (thoughts.empty()) return;
+  for (const char* name : kReasoningNames) message[name] = thoughts;
+}
+
+// Where the parts have none of it already.
+void put_thought_in_front(Json& content, const Json& thought) {
+  if (!thought.is_string() || is_empty_text(thought)) return;
+  Json parts = Json::array({thought_part(thought.get<std::string>())});
+  if (content.is_string()) {
+    if (!is_empty_text(content)) parts.push_back(text_part(content.get<std::string>()));
+  } else if (std::ranges::none_of(content, is_thought)) {
+    parts.insert(parts.end(), content.begin(), content.end());
+  } else {
+    return;
+  }
+  content = std::move(parts);
+}
+
+// In the parts, or under all names that templates read, whichever it came under.
 void prepare_reasoning(Json& message, const TemplateHabits& habits) {
+  const bool in_parts = habits.thoughts_in_parts.contains(role_of(message));
+  if (!in_parts && is_of(message, "assistant")) take_thoughts_out(message);
   const auto given = std::ranges::find_if(kReasoningNames,
                                           [&](const char* name) { return message.contains(name); });
   if (given == kReasoningNames.end()) return;
@@ -156,6 +214,7 @@ void prepare_reasoning(Json& message, const TemplateHabits& habits) {
   for (const char* name : kReasoningNames) {
     if (is_too_much || !message.contains(name)) message[name] = reasoning;
   }
+  if (in_parts) put_thought_in_front(message["content"], reasoning);
 }
 
 Json prepare_message(const Json& message, size_t index, const TemplateHabits& habits) {
@@ -176,7 +235,7 @@ Json prepare_message(const Json& message, size_t index, const TemplateHabits& ha
   }
   prepare_reasoning(prepared, habits);
   prepare_calls(prepared, habits);
-  if (prepared.value("role", Json()) == "developer" && !habits.knows_developer) {
+  if (is_of(prepared, "developer") && !habits.knows_developer) {
     prepared["role"] = "system";
     prepared.erase("tools");
   }
@@ -194,8 +253,6 @@ void append_words(Json& message, const std::string& words) {
     content.get_ref<std::string&>() += kBetweenMessages + words;
   }
 }
-
-bool is_of(const Json& message, const char* role) { return message.value("role", Json()) == role; }
 
 // Those at the head become one. Later ones stay where the template takes them; else they become
 // words of the user's message that they stand behind, or a message of the user in their place.
@@ -239,8 +296,13 @@ Json join_user_messages(Json messages, const TemplateHabits& habits) {
 
 void shape_content(Json& message, const TemplateHabits& habits) {
   Json& content = message["content"];
-  const Json role = message.value("role", Json());
-  const auto form = habits.content_of(role.is_string() ? role.get_ref<const std::string&>() : "");
+  const std::string role = role_of(message);
+  const auto form = habits.content_of(role);
+  if (content.is_array() && !habits.thoughts_in_parts.contains(role)) {
+    for (Json& part : content) {
+      if (is_thought(part)) part = text_part(words_of(part));
+    }
+  }
   if (content.is_array() && form == TemplateHabits::Content::kText) {
     content = joined_parts(content);
   } else if (content.is_string() && form == TemplateHabits::Content::kParts) {

@@ -8,8 +8,9 @@
 
 namespace nanovllm::text {
 
-// Messages of OpenAI's API, an array of objects. Throws Error(kInvalidArgument) for contents that
-// are no text.
+// Messages of OpenAI's API, an array of objects; those of assistants may have what was thought as
+// `reasoning`, `reasoning_content`, `thinking` or parts of the type thinking. Throws
+// Error(kInvalidArgument) for contents that are no text.
 Json prepare_messages(const Json& messages, const TemplateHabits& habits);
 
 // The words of a content: null, a text, or a list of texts and of parts that are text. `where` is

@@ -102,6 +102,56 @@ TEST(ChatMessages, ReasoningIsThereUnderAllNames) {
   EXPECT_EQ(prepare_messages(Json::array({said("assistant", "a")}), kPlain)[0].size(), 2u);
 }
 
+Json thought_of(const char* text) {
+  return {{"type", "thinking"}, {"thinking", text}, {"closed", true}};
+}
+
+TEST(ChatMessages, ThoughtsAmongThePartsAreReasoningAndNoWords) {
+  const auto prepared = [](const Json& content) {
+    return prepare_messages(Json::array({said("assistant", content)}), kPlain)[0];
+  };
+  const Json answer = prepared({thought_of("r"), "a", thought_of("s"), "b"});
+  EXPECT_EQ(answer["content"], "ab");
+  for (const char* name : {"reasoning", "reasoning_content", "thinking"}) {
+    EXPECT_EQ(answer[name], "rs") << name;
+  }
+  const Json alone = prepared(Json::array({thought_of("r")}));
+  EXPECT_EQ(alone["content"], "");
+  EXPECT_EQ(alone["reasoning"], "r");
+  EXPECT_FALSE(prepared({thought_of(""), "a"}).contains("reasoning"));
+  const Json users = Json::array({said("user", {thought_of("r"), "a"})});
+  EXPECT_EQ(prepare_messages(users, kPlain)[0], said("user", "ra"));  // whom no template lets think
+}
+
+TEST(ChatMessages, ReasoningIsAPartInFrontWhereTheTemplateHasItThere) {
+  const TemplateHabits in_parts = habits_with([](TemplateHabits& habits) {
+    habits.thoughts_in_parts = {"assistant", "system"};
+    for (const char* role : {"assistant", "system"}) {
+      habits.contents[role] = TemplateHabits::Content::kTextOrParts;
+    }
+  });
+  const Json thought = {{"type", "thinking"}, {"thinking", "r"}};
+  const Json text = {{"type", "text"}, {"text", "a"}};
+  for (const char* name : {"reasoning", "reasoning_content", "thinking"}) {
+    const auto content = [&](const Json& given, const char* reasoning = "r") -> Json {
+      Json message = said("assistant", given);
+      message[name] = reasoning;
+      return prepare_messages(Json::array({message}), in_parts)[0]["content"];
+    };
+    EXPECT_EQ(content("a"), Json({thought, text})) << name;
+    EXPECT_EQ(content(Json::array({"a"})), Json({thought, text})) << name;
+    EXPECT_EQ(content(nullptr), Json::array({thought})) << name;
+    EXPECT_EQ(content("a", ""), "a") << name;
+    const Json in_place = {text, thought};
+    EXPECT_EQ(content({"a", thought_of("r")}), in_place) << name;  // and not twice
+  }
+  const Json messages = {said("system", {"a", thought_of("r")}), said("user", "u"),
+                         said("system", Json::array({thought_of("r")}))};
+  const Json prepared = prepare_messages(messages, in_parts);
+  EXPECT_EQ(prepared[0]["content"], Json({text, thought}));
+  EXPECT_EQ(prepared[1]["content"], "u\n\nr");
+}
+
 TEST(ChatMessages, IdsOfCallsBecomeShortWhereTheTemplateWantsSuch) {
   const TemplateHabits mistral =
       habits_with([](TemplateHabits& habits) { habits.wants_short_call_ids = true; });
@@ -304,6 +354,27 @@ TEST(TemplateHabits, PartsStayWhereTheTemplateGoesThroughThem) {
       "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
   EXPECT_EQ(rendered(only, parts), "ab");
   EXPECT_EQ(rendered(only, text), "ab");
+}
+
+TEST(TemplateHabits, ThoughtsAreWhereTheTemplateHasThem) {
+  Json beside = said("assistant", "a");
+  beside["reasoning"] = "r";
+  const Json in_parts = said("assistant", {thought_of("r"), "a"});
+  const std::string parts =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{% if p.type == 'thinking' %}<{{ p.thinking }}>{% else %}"
+      "{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+  const std::string field =
+      "{% for m in messages %}{% if m.reasoning_content %}<{{ m.reasoning_content }}>{% endif %}";
+  const std::string text = "{{ m.content }}{% endfor %}";
+  const std::string both = field + parts.substr(parts.find("{% if"));
+  for (const std::string& source : {parts, field + text, both}) {
+    EXPECT_EQ(rendered(source, Json::array({beside})), "<r>a") << source;
+    EXPECT_EQ(rendered(source, Json::array({in_parts})), "<r>a") << source;
+  }
+  const std::string none = "{% for m in messages %}" + text;
+  EXPECT_EQ(rendered(none, Json::array({beside})), "a");
+  EXPECT_EQ(rendered(none, Json::array({in_parts})), "a");
 }
 
 // Those that need variables of their makers for any chat.

@@ -34,6 +34,10 @@ Json say_as(const char* role, Json content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
+void add_thought(Json& message, const Json& thought) {
+  for (const char* name : {"reasoning", "reasoning_content", "thinking"}) message[name] = thought;
+}
+
 Json in_parts(std::initializer_list<const char*> texts) {
   Json parts = Json::array();
   for (const char* text : texts) parts.push_back({{"type", "text"}, {"text", text}});
@@ -74,6 +78,7 @@ class HabitFinder {
     find_what_follows();
     for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
       habits_.contents[role] = find_content(role);
+      if (takes_thoughts_in_parts(role)) habits_.thoughts_in_parts.insert(role);
     }
     return habits_;
   }
@@ -160,9 +165,7 @@ class HabitFinder {
     habits_ = found;
     const auto with_both = [&](const char* content, const char* reasoning) {
       Json dialogue = call_dialogue(content);
-      for (const char* name : {"reasoning", "reasoning_content", "thinking"}) {
-        dialogue[1][name] = reasoning;
-      }
+      add_thought(dialogue[1], reasoning);
       return attempt(dialogue, one_tool()).has_value();
     };
     habits_.wants_one_text_beside_calls = !with_both(kSaid, kThought) && with_both("", kThought);
@@ -180,19 +183,23 @@ class HabitFinder {
         attempt(followed, one_tool()).has_value() || !attempt(called, one_tool());
   }
 
+  // What becomes of a message, of which `thought` is what was thought before.
+  std::optional<std::string> shown(std::string_view role, const Json& content,
+                                   const Json& thought = nullptr) const {
+    if (role == "tool") {
+      const Json beside = habits_.wants_null_beside_calls ? Json() : Json("");
+      return attempt(call_dialogue(beside, content), one_tool());
+    }
+    Json dialogue = Json::array();
+    if (role == "assistant") dialogue.push_back(say_as("user", kAsked));
+    dialogue.push_back(say_as(std::string(role).c_str(), content));
+    if (!thought.is_null()) add_thought(dialogue.back(), thought);
+    if (role != "user") dialogue.push_back(say_as("user", kSaid));
+    return attempt(dialogue);
+  }
+
   Content find_content(std::string_view role) const {
-    const auto shown = [&](const Json& content) {
-      if (role == "tool") {
-        const Json beside = habits_.wants_null_beside_calls ? Json() : Json("");
-        return attempt(call_dialogue(beside, content), one_tool());
-      }
-      Json dialogue = Json::array();
-      if (role == "assistant") dialogue.push_back(say_as("user", kAsked));
-      dialogue.push_back(say_as(std::string(role).c_str(), content));
-      if (role != "user") dialogue.push_back(say_as("user", kSaid));
-      return attempt(dialogue);
-    };
-    const auto text = shown(kTold), parts = shown(in_parts({kTold, kThought}));
+    const auto text = shown(role, kTold), parts = shown(role, in_parts({kTold, kThought}));
     const bool shows_parts =
         has(parts, kTold) && has(parts, kThought) &&
         count_quoted(*parts, "text") <= count_quoted(text.value_or(""), "text");
@@ -200,6 +207,14 @@ class HabitFinder {
     if (!has(text, kTold)) return Content::kParts;
     // Of a result, parts may stand for several results, which nobody means by them.
     return role == "tool" ? Content::kText : Content::kTextOrParts;
+  }
+
+  bool takes_thoughts_in_parts(std::string_view role) const {
+    if (habits_.content_of(role) == Content::kText) return false;
+    const Json thought = {{"type", "thinking"}, {"thinking", kThought}};
+    const auto parts = shown(role, Json::array({thought, in_parts({kTold})[0]}));
+    return has(parts, kTold) && has(parts, kThought) && count_quoted(*parts, kThought) == 0 &&
+           !has(shown(role, kTold, kThought), kThought);
   }
 
   const RenderDialogue& render_;

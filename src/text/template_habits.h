@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ struct TemplateHabits {
   bool wants_one_text_beside_calls = false;  // either content or reasoning
   bool wants_descriptions = false;           // of tools: an empty one where none was given
   std::map<std::string, Content, std::less<>> contents = {};  // by role
+  // Roles whose thoughts are parts, {"type": "thinking", "thinking"}, and nothing beside the
+  // content.
+  std::set<std::string, std::less<>> thoughts_in_parts = {};
 
   Content content_of(std::string_view role) const;
 };

@@ -207,6 +207,10 @@ TEST(ModelFamilies, HoldOneDialogueWithAToolAndThoughts) {
       const std::string thought =
           "<|start|>assistant<|channel|>analysis<|message|>Is it cold?<|end|>";
       EXPECT_EQ(prompt.find(thought) != std::string::npos, family.name == "gpt-oss") << prompt;
+      EXPECT_EQ(prompt.find("[THINK]Is it cold?[/THINK]I look it up.[TOOL_CALLS]get_weather") !=
+                    std::string::npos,
+                family.name == "Ministral 3")
+          << prompt;
       expect(family.second, second);
     }
   }

@@ -118,6 +118,9 @@ const std::map<std::string, Otherwise> kReasonsByTemplate = {
      {{"a tool loop with words", "arguments that are none", "arguments with a line break",
        "arguments with an escaped line break", "no arguments", "two calls"},
       "refuses there the ids that vLLM gives out"}},
+    {"mistralai-Ministral-3-14B-Reasoning-2512.jinja",
+     {{"a tool loop with words", "reasoning", "reasoning by its older name"},
+      "has thoughts as parts of the content only, of which vLLM makes none"}},
     {"mistralai-Mistral-Nemo-Instruct-2407.jinja",
      {with_words(kSilentCalls),
       "has the arguments before the name there, which the client wrote "
