@@ -38,8 +38,9 @@ std::optional<T> parse_number(const std::string& text) {
 template <typename T>
 std::string fault_of_number(const std::string& text) {
   if (parse_number<T>(text)) return "";
-  if constexpr (std::is_floating_point_v<T>)
+  if constexpr (std::is_floating_point_v<T>) {
     return fmt::format("must be a number, got {}", printable(text));
+  }
   return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<T>::max(),
                      printable(text));
 }
