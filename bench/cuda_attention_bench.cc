@@ -3,7 +3,10 @@
 // pairs of tokens only). Every case goes around enough layers that its data do not fit the L2
 // cache; the launches lie in a CUDA graph, as in a real step.
 //
-//   nanovllm_cuda_attention_bench [part of the cases' names] [--deterministic] [--ceiling GB/s]
+// With --pieces, kernels that add up keys in pieces come in turns with those of the default.
+//
+//   nanovllm_cuda_attention_bench [part of the cases' names] [--deterministic] [--pieces]
+//                                 [--ceiling GB/s]
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
@@ -38,12 +41,31 @@ struct Case {
   int window = 0;
 };
 
-// Milliseconds of one replay of what `ops` enqueues, the median of several.
-double time_graph(CudaBackend& backend, const std::function<void()>& ops) {
-  ops();  // loads the kernels
-  backend.synchronize();
-  const std::unique_ptr<Graph> graph = backend.capture(ops);
-  return CudaTimer(backend.stream()).median(kRepeats, [&] { backend.launch(*graph); }) / 1e3;
+using Backends = std::vector<std::unique_ptr<CudaBackend>>;
+
+// Milliseconds of one replay of what `ops` enqueues on each backend in turns, medians of several.
+std::vector<double> time_graphs(const Backends& backends,
+                                const std::function<void(CudaBackend&)>& ops) {
+  std::vector<std::unique_ptr<Graph>> graphs;
+  for (const auto& backend : backends) {
+    ops(*backend);  // loads the kernels
+    backend->synchronize();
+    graphs.push_back(backend->capture([&] { ops(*backend); }));
+  }
+  std::vector<std::vector<double>> times(backends.size());
+  for (int round = -1; round < kRepeats; ++round) {
+    for (size_t i = 0; i < backends.size(); ++i) {
+      CudaBackend& backend = *backends[i];
+      const double us = CudaTimer(backend.stream()).time([&] { backend.launch(*graphs[i]); });
+      if (round >= 0) times[i].push_back(us / 1e3);
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& all : times) {
+    std::ranges::sort(all);
+    medians.push_back(all[kRepeats / 2]);
+  }
+  return medians;
 }
 
 template <typename T>
@@ -75,7 +97,9 @@ std::unique_ptr<Buffer> random_bfloat16(Backend& backend, size_t count) {
 
 class Bench {
  public:
-  Bench(const CudaOptions& options, double ceiling) : backend_(options), ceiling_(ceiling) {}
+  // The first of the backends is the one that others are compared with.
+  Bench(Backends backends, double ceiling)
+      : backends_(std::move(backends)), backend_(*backends_.front()), ceiling_(ceiling) {}
 
   void run(const Case& c) {
     const KvCacheSpec spec = {c.num_kv_heads, c.head_dim, kBlockSize, DType::kBFloat16};
@@ -143,42 +167,50 @@ class Bench {
     const Tensor x(qkv->data(), DType::kBFloat16, {num_tokens, width});
     const Tensor y(out->data(), DType::kBFloat16, {num_tokens, c.num_heads * c.head_dim});
     const auto for_each_layer = [&](auto&& op) {
-      return time_graph(backend_,
-                        [&] {
-                          for (int i = 0; i < num_layers; ++i) {
-                            op(KvCache{spec, static_cast<char*>(cache->data()) + i * layer_bytes,
-                                       num_blocks});
-                          }
-                        }) /
-             num_layers;
+      std::vector<double> ms = time_graphs(backends_, [&](CudaBackend& backend) {
+        for (int i = 0; i < num_layers; ++i) {
+          op(backend,
+             KvCache{spec, static_cast<char*>(cache->data()) + i * layer_bytes, num_blocks});
+        }
+      });
+      for (double& each : ms) each /= num_layers;
+      return ms;
     };
-    const double ms = for_each_layer(
-        [&](const KvCache& layer) { backend_.paged_attention(y, x, layer, params, batch); });
-    const double store_ms = for_each_layer([&](const KvCache& layer) {
-      backend_.qk_norm_rope_store(x, c.num_heads, rope, layer, batch);
+    const auto all_ms = for_each_layer([&](CudaBackend& backend, const KvCache& layer) {
+      backend.paged_attention(y, x, layer, params, batch);
     });
-    const double both_ms = for_each_layer(
-        [&](const KvCache& layer) { backend_.store_and_attend(y, x, rope, layer, params, batch); });
-    const double speed = kv_bytes / ms / 1e6;
-    fmt::print("{:<24} {:>9.2f} us {:>6.0f} GB/s {:>5.1f}%", c.name, ms * 1e3, speed,
-               100 * speed / ceiling_);
-    if (batch.max_query_len > 1) {
-      fmt::print(" {:>5.0f} TFLOP/s", 4.0 * c.num_heads * c.head_dim * pairs / ms / 1e9);
+    const auto store_ms = for_each_layer([&](CudaBackend& backend, const KvCache& layer) {
+      backend.qk_norm_rope_store(x, c.num_heads, rope, layer, batch);
+    });
+    const auto both_ms = for_each_layer([&](CudaBackend& backend, const KvCache& layer) {
+      backend.store_and_attend(y, x, rope, layer, params, batch);
+    });
+    for (size_t i = 0; i < backends_.size(); ++i) {
+      const double ms = all_ms[i], speed = kv_bytes / ms / 1e6;
+      fmt::print("{:<24} {:>9.2f} us {:>6.0f} GB/s {:>5.1f}%", i == 0 ? c.name : "  in pieces",
+                 ms * 1e3, speed, 100 * speed / ceiling_);
+      if (batch.max_query_len > 1) {
+        fmt::print(" {:>5.0f} TFLOP/s", 4.0 * c.num_heads * c.head_dim * pairs / ms / 1e9);
+      }
+      fmt::print("  store {:>7.2f} us, both {:>9.2f} us", store_ms[i] * 1e3, both_ms[i] * 1e3);
+      if (i > 0) fmt::print("  {:.3f}, both {:.3f}", ms / all_ms[0], both_ms[i] / both_ms[0]);
+      fmt::print("\n");
     }
-    fmt::print("  store {:>7.2f} us, both {:>9.2f} us\n", store_ms * 1e3, both_ms * 1e3);
     std::fflush(stdout);
   }
 
  private:
-  CudaBackend backend_;
+  const Backends backends_;
+  CudaBackend& backend_;
   const double ceiling_;  // GB/s
 };
 
-std::vector<Sequence> ragged(int count, int longest) {
+std::vector<Sequence> ragged(int count, int longest, int shortest = 1) {
   std::mt19937 random(3);
   std::vector<Sequence> sequences;
   for (int s = 0; s < count; ++s) {
-    sequences.push_back({1 + static_cast<int>(random() % longest), 1});
+    sequences.push_back(
+        {shortest + static_cast<int>(random() % static_cast<unsigned>(longest - shortest + 1)), 1});
   }
   return sequences;
 }
@@ -191,6 +223,8 @@ std::vector<Case> cases() {
                        std::vector<Sequence>(batch, {context, 1})});
     }
   }
+  cases.push_back({"decode 1 x 500", {{500, 1}}});
+  cases.push_back({"decode 256 x 100..1300", ragged(256, 1300, 100)});
   cases.push_back({"decode 256 x 1..2000", ragged(256, 2000)});
   cases.push_back({"decode 32 x 1..8000", ragged(32, 8000)});
   cases.push_back({"decode 1 x 32000", {{32000, 1}}});
@@ -199,6 +233,12 @@ std::vector<Case> cases() {
   cases.push_back({"decode 256 x 1000 d96", std::vector<Sequence>(256, {1000, 1}), 32, 32, 96});
   cases.push_back({"decode 256 x 1000 d256", std::vector<Sequence>(256, {1000, 1}), 8, 4, 256});
   cases.push_back({"decode 256 x 1000 32/2", std::vector<Sequence>(256, {1000, 1}), 32, 2});
+  cases.push_back({"decode 256 x 1000 d80", std::vector<Sequence>(256, {1000, 1}), 32, 32, 80});
+  cases.push_back({"drafts 1 x 4 of 504", {{504, 4}}});
+  cases.push_back({"drafts 32 x 2 of 1002", std::vector<Sequence>(32, {1002, 2})});
+  cases.push_back({"drafts 32 x 8 of 1008", std::vector<Sequence>(32, {1008, 8})});
+  cases.push_back({"drafts 32 x 8 of 1008 32/8", std::vector<Sequence>(32, {1008, 8}), 32, 8});
+  cases.push_back({"drafts 1 x 8 of 32008", {{32008, 8}}});
   cases.push_back({"prefill 1 x 128", {{128, 128}}});
   cases.push_back({"prefill 1 x 512", {{512, 512}}});
   cases.push_back({"prefill 4 x 300", std::vector<Sequence>(4, {300, 300})});
@@ -222,17 +262,26 @@ int main(int argc, char** argv) {
   nanovllm::CudaOptions options;
   std::string part;
   double ceiling = 4650;
+  bool has_pieces = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--deterministic") {
       options.deterministic = true;
+    } else if (argument == "--pieces") {
+      has_pieces = true;
     } else if (argument == "--ceiling" && i + 1 < argc) {
       ceiling = std::stod(argv[++i]);
     } else {
       part = argument;
     }
   }
-  nanovllm::Bench bench(options, ceiling);
+  nanovllm::Backends backends;
+  backends.push_back(std::make_unique<nanovllm::CudaBackend>(options));
+  if (has_pieces) {
+    options.attention_in_pieces = true;
+    backends.push_back(std::make_unique<nanovllm::CudaBackend>(options));
+  }
+  nanovllm::Bench bench(std::move(backends), ceiling);
   for (const nanovllm::Case& c : nanovllm::cases()) {
     if (c.name.find(part) != std::string::npos) bench.run(c);
   }

@@ -131,7 +131,11 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
                           batch.num_tokens);
   }
   auto call = call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace);
-  const int first_token = plan.decodes ? batch.num_decodes : 0;
+  if (plan.pieces) {
+    launch_piece_attention(call, *plan.pieces);
+    if (plan.pieces->num_seqs == batch.num_seqs) return;
+  }
+  const int first_token = plan.decodes || plan.pieces ? batch.num_decodes : 0;
   if (plan.decodes) {
     call.p.num_seqs = batch.num_decodes;
     launch_decode_attention(call, *plan.decodes);
@@ -149,6 +153,7 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
       return launch_general(call, first_token, num_tokens);
     case AttentionPath::kStream:
     case AttentionPath::kStoreAndStream:
+    case AttentionPath::kPieces:
       NANOVLLM_CHECK(!"a path of chunks");
   }
 }

@@ -1,6 +1,7 @@
 // What the attention kernels share: the problem in raw pointers, and how a block finds its share of
 // a ragged batch. The kernels: attention.cu (any shape, scalar), attention_decode.cu (one query
-// token a sequence), attention_prefill.cu and, on Hopper, attention_prefill_wgmma.cu (chunks).
+// token a sequence), attention_pieces.cu (a few of them), attention_prefill.cu and, on Hopper,
+// attention_prefill_wgmma.cu (chunks).
 #pragma once
 
 #include <cstdint>
@@ -105,6 +106,8 @@ __device__ inline int find_segment(const int* sums, int n, int x) {
 void launch_decode_attention(const Bf16Attention& call, const DecodeChoice& choice);
 void launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
                                        const int32_t* slots, const DecodeChoice& choice);
+// Of the problem's first sequences.
+void launch_piece_attention(const Bf16Attention& call, const PiecesChoice& choice);
 // Of the problem's sequences, which have so many new tokens.
 void launch_prefill_attention(const Bf16Attention& call, int num_tokens,
                               const PrefillChoice& choice);

@@ -12,15 +12,19 @@
 namespace nanovllm::cuda {
 
 class DecodePlans;  // attention_decode_plan.h
+class PieceQueues;  // attention_pieces_plan.h
 
 // Of launches of one stream, which may share it. At fixed addresses, all bytes 0xff at first.
 struct AttentionWorkspace {
   uint32_t* decode_words = nullptr;   // see hand_over.cuh
   uint32_t* prefill_words = nullptr;  // of Hopper's kernel, which is not used without
   DecodePlans* plans = nullptr;
+  uint32_t* piece_words = nullptr;  // and queues: of kPieces, which is not used without
+  PieceQueues* queues = nullptr;
 };
 size_t decode_attention_bytes(int num_multiprocessors);
 size_t prefill_attention_bytes(int num_multiprocessors);
+size_t piece_attention_bytes();
 
 AttentionShape attention_shape(DType dtype, const KvCacheSpec& spec, const AttentionParams& params);
 

@@ -74,6 +74,9 @@ class DecodePlans {
   // thread may.
   void forget() { generation_.fetch_add(1, std::memory_order_relaxed); }
 
+  // Of the batch, until something is forgotten.
+  uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
+
   struct Found {
     DecodePlan plan;
     bool is_new;  // its kernel is what runs before the caller's

@@ -16,6 +16,7 @@ enum class AttentionPath {
   kStoreAndStream,  // the same, with qk_norm_rope_store's work
   kMma,             // attention_prefill.cu
   kWgmma,           // attention_prefill_wgmma.cu
+  kPieces,          // attention_pieces.cu
 };
 const char* to_string(AttentionPath path);
 
@@ -24,8 +25,10 @@ struct AttentionTraits {
   int block_bytes = 0;         // of shared memory, that a block may have at most
   bool has_wgmma = false;      // and the memory that its kernel wants
   bool deterministic = false;  // a row's bits depend on its own sequence only
+  bool in_pieces = false;      // kPieces for the sequences that it takes, on Hopper
 };
-AttentionTraits attention_traits(const DeviceTraits& device, bool deterministic);
+AttentionTraits attention_traits(const DeviceTraits& device, bool deterministic,
+                                 bool in_pieces = false);
 
 // Of a layer.
 struct AttentionShape {
@@ -48,6 +51,22 @@ struct DecodeChoice {
   bool operator==(const DecodeChoice&) const = default;
 };
 
+// How attention_pieces.cu divides the first sequences of a batch, which have few new tokens each.
+struct PiecesChoice {
+  AttentionPath path = AttentionPath::kPieces;
+  int num_seqs = 0;
+  int launch_seqs = 0;            // of a launch, at most
+  int part_heads = 0, parts = 0;  // query heads of a KV head that a warp takes at once
+  int slot_rows = 0;              // these times the most tokens of a sequence
+  int row_tiles = 0;              // of 16 rows, a warp's
+  int num_warps = 0;              // of a block
+  int num_blocks = 0;
+  int stages = 0;  // of a warp's ring
+  size_t shared_bytes = 0;
+
+  bool operator==(const PiecesChoice&) const = default;
+};
+
 // How chunks of prompts are divided, and what goes along with them.
 struct PrefillChoice {
   AttentionPath path = AttentionPath::kGeneral;
@@ -64,6 +83,7 @@ struct PrefillChoice {
 // little shared memory.
 struct AttentionPlan {
   std::optional<DecodeChoice> decodes;
+  std::optional<PiecesChoice> pieces;  // instead of decodes
   PrefillChoice rest;
 
   bool operator==(const AttentionPlan&) const = default;
@@ -85,12 +105,19 @@ struct DecodeRows {
   int num_seqs;
   int block_table_stride;
 };
+// Of sequences with at most kMostPieceTokens new tokens each.
+struct PieceRows {
+  int num_seqs, max_tokens;
+  int block_table_stride;
+};
 struct PrefillRows {
   int num_tokens, num_seqs;
   int max_seq_len;
 };
 std::optional<DecodeChoice> plan_decodes(const AttentionShape& shape, const DecodeRows& rows,
                                          const AttentionTraits& traits, bool stores);
+std::optional<PiecesChoice> plan_pieces(const AttentionShape& shape, const PieceRows& rows,
+                                        const AttentionTraits& traits);
 std::optional<PrefillChoice> plan_mma_prefill(const AttentionShape& shape, const PrefillRows& rows,
                                               const AttentionTraits& traits);
 // Nothing either for few rows a sequence, unless contexts are long enough to be shared among

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "backend/cuda/attention/attention_pieces.h"
 #include "backend/cuda/device/device_traits_testing.h"
 
 namespace nanovllm::cuda {
@@ -236,6 +237,91 @@ TEST(CudaAttentionPlan, AFixedOrderTakesOneKernelForAllRows) {
     EXPECT_FALSE(
         plan_store_and_attend(heads_of(16, 8, 128), rope_of_whole_heads(128), decodes(8), traits));
   }
+}
+
+TEST(KeyPieces, EndAtFixedPositions) {
+  int begin = 0;
+  for (int i = 0; i < 40; ++i) {
+    const int size = begin < 1024 ? 256 : begin < 8192 ? 512 : 2048;
+    EXPECT_EQ(KeyPieces::begin_of(i), begin);
+    EXPECT_EQ(KeyPieces::end_of(i), begin + size);
+    EXPECT_EQ(KeyPieces::index_of(begin), i);
+    EXPECT_EQ(KeyPieces::index_of(begin + size - 1), i);
+    begin += size;
+  }
+}
+
+ForwardBatch drafts(int count, int tokens, int stride = 4) {
+  ForwardBatch batch = decodes(count, stride);
+  batch.num_tokens = count * tokens;
+  batch.num_decodes = tokens == 1 ? count : 0;
+  batch.max_query_len = tokens;
+  return batch;
+}
+
+TEST(CudaAttentionPlan, TakesFewRowsInPiecesWhereThatIsAskedForOnHopper) {
+  for (AttentionGpu gpu : kAttentionGpus) {
+    EXPECT_FALSE(plan_attention(heads_of(16, 8, 128), decodes(8), gpu.traits).pieces);
+    gpu.traits.in_pieces = true;
+    const auto pieces = [&](const AttentionShape& shape, const ForwardBatch& batch) {
+      return plan_attention(shape, batch, gpu.traits).pieces;
+    };
+    for (const int dim : {64, 80, 96, 112, 128, 256}) {
+      for (int tokens = 1; tokens <= kMostPieceTokens; ++tokens) {
+        const AttentionPlan plan =
+            plan_attention(heads_of(16, 8, dim), drafts(8, tokens), gpu.traits);
+        ASSERT_EQ(plan.pieces.has_value(), gpu.traits.has_wgmma) << gpu.name;
+        if (!plan.pieces) continue;
+        EXPECT_EQ(plan.pieces->num_seqs, 8);
+        EXPECT_FALSE(plan.decodes);
+        EXPECT_EQ(plan.rest, PrefillChoice{}) << "nothing is left";
+        EXPECT_GE(plan.pieces->stages, 2);
+        EXPECT_LT(plan.pieces->shared_bytes, static_cast<size_t>(gpu.traits.block_bytes));
+      }
+    }
+    EXPECT_FALSE(pieces(heads_of(16, 8, 128), drafts(8, kMostPieceTokens + 1)));
+    EXPECT_FALSE(pieces(heads_of(16, 8, 72), decodes(8)));
+    EXPECT_FALSE(pieces(heads_of(16, 8, 128, DType::kFloat32), decodes(8)));
+    static constexpr float kNorm = 1;
+    EXPECT_FALSE(plan_store_and_attend(heads_of(16, 8, 128), rope_of_whole_heads(128, &kNorm),
+                                       decodes(8), gpu.traits));
+    ForwardBatch mixed = prompts(1, 2048);
+    mixed.num_decodes = 8;
+    mixed.num_seqs += 8;
+    mixed.num_tokens += 8;
+    const AttentionPlan plan = plan_attention(heads_of(16, 8, 128), mixed, gpu.traits);
+    EXPECT_EQ(plan.pieces ? plan.pieces->num_seqs : 8, 8);
+    EXPECT_EQ(plan.rest, plan_attention(heads_of(16, 8, 128), prompts(1, 2048), gpu.traits).rest);
+  }
+}
+
+// Of 16 query heads of a KV head and 8 tokens a quarter goes at once; sequences that could have
+// more pieces than slots are for another launch.
+TEST(CudaAttentionPlan, DividesPiecesByRowsAndSlots) {
+  AttentionTraits traits = attention_traits(kH200.traits, false, true);
+  const auto pieces = [&](const AttentionShape& shape, const ForwardBatch& batch) {
+    return plan_attention(shape, batch, traits).pieces.value();
+  };
+  const PiecesChoice one = pieces(heads_of(32, 2, 128), drafts(3, 1));
+  EXPECT_EQ(one.parts, 1);
+  EXPECT_EQ(one.row_tiles, 1);
+  EXPECT_EQ(one.num_warps, 1);
+  EXPECT_EQ(one.stages, 32) << "all slices of a piece of 256 keys";
+  EXPECT_EQ(one.num_blocks, 3 * 4 * 2) << "four pieces of 1,024 tokens";
+  const PiecesChoice eight = pieces(heads_of(32, 2, 128), drafts(3, 8));
+  EXPECT_EQ(eight.part_heads, 4);
+  EXPECT_EQ(eight.parts, 4);
+  EXPECT_EQ(eight.row_tiles, 2);
+  EXPECT_EQ(pieces(heads_of(32, 8, 128), drafts(32, 8)).row_tiles, 2);
+  EXPECT_EQ(pieces(heads_of(32, 8, 128), drafts(32, 8)).num_warps, 4);
+  EXPECT_EQ(pieces(heads_of(16, 8, 128), drafts(8, 5)).num_warps, 2);
+  const PiecesChoice many = pieces(heads_of(16, 8, 128), drafts(256, 1));
+  EXPECT_EQ(many.num_warps, 8);
+  EXPECT_EQ(many.stages, 4);
+  EXPECT_EQ(many.launch_seqs, 256);
+  // 40,000 tokens are 34 pieces of 8 heads of 264 words, with a counter each.
+  EXPECT_EQ(pieces(heads_of(16, 8, 128), drafts(256, 1, 157)).launch_seqs,
+            ((1 << 23) - 64) / (8 * (34 * 264 + 1)));
 }
 
 TEST(CudaAttentionPlan, ContextsOfMoreTilesThanNumbersHoldGoAlongWithPrompts) {

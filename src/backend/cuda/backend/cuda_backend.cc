@@ -33,7 +33,9 @@ int CudaBackend::device_count() {
 }
 
 CudaBackend::CudaBackend(const CudaOptions& options)
-    : device_(options.device), deterministic_(options.deterministic) {
+    : device_(options.device),
+      deterministic_(options.deterministic),
+      attention_in_pieces_(options.attention_in_pieces) {
   if (device_ >= device_count()) {
     throw_error(ErrorCode::kUnsupported,
                 "no CUDA device {}: this machine has {}; use the device cpu", device_,
@@ -56,6 +58,10 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
   }
   decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
+  if (traits_.has_wgmma && attention_in_pieces_) {
+    piece_words_ = words(cuda::piece_attention_bytes());
+    piece_queues_ = std::make_unique<cuda::PieceQueues>();
+  }
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   auto [tail_kernel, holder] = cuda::LayerTailKernel::make(context, options.engine);
@@ -92,7 +98,7 @@ DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
   const int major = traits_.properties.major, minor = traits_.properties.minor;
   const auto path = cuda::long_prompt_path(
       {spec.dtype, spec.num_kv_heads, spec.num_kv_heads, spec.head_dim, spec.block_size},
-      cuda::attention_traits(traits_, deterministic_));
+      attention_traits());
   return {.flops = ticks * cuda::flops_per_tick(major, minor, spec.dtype),
           .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, path),
           .bytes =
@@ -206,14 +212,18 @@ cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
   const auto words = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
   };
-  return {words(decode_words_), words(prefill_words_), decode_plans_.get()};
+  return {words(decode_words_), words(prefill_words_), decode_plans_.get(), words(piece_words_),
+          piece_queues_.get()};
+}
+
+cuda::AttentionTraits CudaBackend::attention_traits() const {
+  return cuda::attention_traits(traits_, deterministic_, attention_in_pieces_);
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
-  const cuda::AttentionPlan plan =
-      cuda::plan_attention(cuda::attention_shape(qkv.dtype, cache.spec, params), batch,
-                           cuda::attention_traits(traits_, deterministic_));
+  const cuda::AttentionPlan plan = cuda::plan_attention(
+      cuda::attention_shape(qkv.dtype, cache.spec, params), batch, attention_traits());
   cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
                                attention_workspace(), plan);
 }
@@ -221,9 +231,8 @@ void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
 void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
                                    const KvCache& cache, const AttentionParams& params,
                                    const ForwardBatch& batch) {
-  const auto choice =
-      cuda::plan_store_and_attend(cuda::attention_shape(qkv.dtype, cache.spec, params), rope, batch,
-                                  cuda::attention_traits(traits_, deterministic_));
+  const auto choice = cuda::plan_store_and_attend(
+      cuda::attention_shape(qkv.dtype, cache.spec, params), rope, batch, attention_traits());
   if (!choice) return Backend::store_and_attend(out, qkv, rope, cache, params, batch);
   cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, rope, cache, params, batch,
                                           attention_workspace(), *choice);

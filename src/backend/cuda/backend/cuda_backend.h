@@ -10,6 +10,7 @@
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_decode_plan.h"
+#include "backend/cuda/attention/attention_pieces_plan.h"
 #include "backend/cuda/backend/cuda_communicator.h"
 #include "backend/cuda/backend/uploader.h"
 #include "backend/cuda/device/device_traits.h"
@@ -28,8 +29,11 @@ struct CudaLinearWeight;
 
 struct CudaOptions {
   int device = 0;
-  bool deterministic = false;                        // see BackendOptions
-  Progress* progress = nullptr;                      // likewise
+  bool deterministic = false;    // see BackendOptions
+  Progress* progress = nullptr;  // likewise
+  // Attention of few new tokens a sequence in the order of sums that attention_pieces.h has, on
+  // Hopper. Prompts are not yet added up in it.
+  bool attention_in_pieces = false;
   std::string engine = "an engine of this process";  // whose backend it is, for people
 };
 
@@ -134,16 +138,19 @@ class CudaBackend final : public Backend {
   // experts() of as many rows as its scratch takes.
   void some_experts(Tensor out, Tensor x, ExpertWeights& weights);
   cuda::AttentionWorkspace attention_workspace() const;
+  cuda::AttentionTraits attention_traits() const;
   // What was prepared for a batch's attention is for another batch.
   void forget_plans();
 
   const int device_;
-  const bool deterministic_;
+  const bool deterministic_, attention_in_pieces_;
   cuda::DeviceTraits traits_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Buffer> workspace_;                     // of cuBLASLt
   std::unique_ptr<Buffer> decode_words_, prefill_words_;  // see cuda::AttentionWorkspace
   std::unique_ptr<cuda::DecodePlans> decode_plans_;
+  std::unique_ptr<Buffer> piece_words_;  // with the queues, or none
+  std::unique_ptr<cuda::PieceQueues> piece_queues_;
   std::unique_ptr<cuda::Uploader> uploader_;
   std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
