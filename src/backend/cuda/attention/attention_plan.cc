@@ -17,15 +17,44 @@ PrefillChoice plan_prefill(const AttentionShape& shape, const PrefillRows& rows,
   return plan_mma_prefill(shape, rows, traits).value_or(PrefillChoice{});
 }
 
-// Of all sequences where none has many new tokens, else of the decodes.
+// The sequences that pieces are for: all where none has many new tokens, else the decodes.
+PieceRows piece_rows(const ForwardBatch& batch) {
+  if (batch.max_query_len > kMostPieceTokens) {
+    return {batch.num_decodes, 1, batch.block_table_stride};
+  }
+  return {batch.num_seqs, std::max(batch.max_query_len, 1), batch.block_table_stride};
+}
+
+// New tokens of a sequence; eight of each of 32 are slower than in the kernel for prompts.
+constexpr int kMostFasterTokens = 4;
+
+// The others are scalar, or made for many rows: they lose where few have more keys than a short
+// piece, until pieces are so long that too few warps share a sequence's.
+bool is_faster_in_pieces(const AttentionShape& shape, const ForwardBatch& batch,
+                         const PieceRows& rows, const PiecesChoice& choice,
+                         const AttentionTraits& traits) {
+  if (rows.num_seqs == batch.num_decodes) {
+    return !plan_decodes(shape, {rows.num_seqs, rows.block_table_stride}, traits, false);
+  }
+  const PrefillRows chunks = {batch.num_tokens, batch.num_seqs, batch.max_seq_len};
+  if (plan_prefill(shape, chunks, traits).path == AttentionPath::kGeneral) return true;
+  const bool are_mostly_decodes = 2 * batch.num_decodes > batch.num_seqs;
+  const bool are_few =
+      rows.max_tokens <= kMostFasterTokens && choice.row_tiles == 1 && choice.parts == 1;
+  return !are_mostly_decodes && are_few && batch.max_seq_len > KeyPieces::kShort &&
+         batch.max_seq_len <= KeyPieces::kMiddleEnd + KeyPieces::kMiddle;
+}
+
 std::optional<PiecesChoice> plan_pieces_of(const AttentionShape& shape, const ForwardBatch& batch,
                                            const AttentionTraits& traits) {
   if (shape.dtype != DType::kBFloat16 || !traits.has_wgmma) return {};
-  const bool are_all = batch.max_query_len <= kMostPieceTokens;
-  const PieceRows rows = {are_all ? batch.num_seqs : batch.num_decodes,
-                          are_all ? std::max(batch.max_query_len, 1) : 1, batch.block_table_stride};
+  const PieceRows rows = piece_rows(batch);
   if (rows.num_seqs == 0) return {};
-  return plan_pieces(shape, rows, traits);
+  const auto choice = plan_pieces(shape, rows, traits);
+  if (!choice || traits.in_pieces) return choice;
+  // Chunks are added up in another order.
+  if (traits.deterministic) return {};
+  return is_faster_in_pieces(shape, batch, rows, *choice, traits) ? choice : std::nullopt;
 }
 
 }  // namespace
@@ -56,7 +85,7 @@ AttentionTraits attention_traits(const DeviceTraits& device, bool deterministic,
 AttentionPlan plan_attention(const AttentionShape& shape, const ForwardBatch& batch,
                              const AttentionTraits& traits) {
   AttentionPlan plan;
-  if (traits.in_pieces) plan.pieces = plan_pieces_of(shape, batch, traits);
+  plan.pieces = plan_pieces_of(shape, batch, traits);
   if (plan.pieces && plan.pieces->num_seqs == batch.num_seqs) return plan;
   if (shape.dtype == DType::kBFloat16 && !traits.deterministic && batch.num_decodes > 0 &&
       !plan.pieces) {

@@ -25,7 +25,7 @@ struct AttentionTraits {
   int block_bytes = 0;         // of shared memory, that a block may have at most
   bool has_wgmma = false;      // and the memory that its kernel wants
   bool deterministic = false;  // a row's bits depend on its own sequence only
-  bool in_pieces = false;      // kPieces for the sequences that it takes, on Hopper
+  bool in_pieces = false;      // kPieces for all that it takes, not only where it is faster
 };
 AttentionTraits attention_traits(const DeviceTraits& device, bool deterministic,
                                  bool in_pieces = false);
@@ -83,7 +83,7 @@ struct PrefillChoice {
 // little shared memory.
 struct AttentionPlan {
   std::optional<DecodeChoice> decodes;
-  std::optional<PiecesChoice> pieces;  // instead of decodes
+  std::optional<PiecesChoice> pieces;  // instead of decodes, or of all
   PrefillChoice rest;
 
   bool operator==(const AttentionPlan&) const = default;

@@ -259,9 +259,37 @@ ForwardBatch drafts(int count, int tokens, int stride = 4) {
   return batch;
 }
 
+TEST(CudaAttentionPlan, TakesPiecesWhereTheyAreFaster) {
+  for (AttentionGpu gpu : kAttentionGpus) {
+    const bool has = gpu.traits.has_wgmma;
+    const auto are_taken = [&](int dim, const ForwardBatch& batch, int heads = 16) {
+      const auto pieces = plan_attention(heads_of(heads, 8, dim), batch, gpu.traits).pieces;
+      return pieces && pieces->num_seqs == batch.num_seqs;
+    };
+    for (const int dim : {80, 112}) {
+      EXPECT_EQ(are_taken(dim, decodes(1)), has) << gpu.name;
+      EXPECT_EQ(are_taken(dim, decodes(256)), has) << gpu.name;
+      EXPECT_EQ(are_taken(dim, drafts(4, 8), 128), has) << gpu.name;
+    }
+    for (const int dim : {64, 96, 128, 256}) {
+      EXPECT_FALSE(are_taken(dim, decodes(1))) << gpu.name << ": the stream is faster";
+      EXPECT_EQ(are_taken(dim, drafts(1, 2)), has) << gpu.name;
+      EXPECT_EQ(are_taken(dim, drafts(32, 4)), has) << gpu.name;
+      EXPECT_FALSE(are_taken(dim, drafts(32, 5))) << gpu.name << ": many tokens";
+      EXPECT_FALSE(are_taken(dim, drafts(32, 4), 64)) << gpu.name << ": more than a tile of rows";
+      EXPECT_FALSE(are_taken(dim, drafts(1, 4, 1))) << gpu.name << ": one piece";
+      EXPECT_FALSE(are_taken(dim, drafts(1, 4, 125))) << gpu.name << ": long pieces";
+      ForwardBatch few_drafts = drafts(8, 4);
+      few_drafts.num_decodes = 5;
+      EXPECT_FALSE(are_taken(dim, few_drafts)) << gpu.name << ": the stream is for most";
+    }
+    gpu.traits.deterministic = true;
+    EXPECT_FALSE(are_taken(80, decodes(8))) << gpu.name << ": one kernel for all rows";
+  }
+}
+
 TEST(CudaAttentionPlan, TakesFewRowsInPiecesWhereThatIsAskedForOnHopper) {
   for (AttentionGpu gpu : kAttentionGpus) {
-    EXPECT_FALSE(plan_attention(heads_of(16, 8, 128), decodes(8), gpu.traits).pieces);
     gpu.traits.in_pieces = true;
     const auto pieces = [&](const AttentionShape& shape, const ForwardBatch& batch) {
       return plan_attention(shape, batch, gpu.traits).pieces;

@@ -58,7 +58,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
   }
   decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
-  if (traits_.has_wgmma && attention_in_pieces_) {
+  if (traits_.has_wgmma && (attention_in_pieces_ || !deterministic_)) {
     piece_words_ = words(cuda::piece_attention_bytes());
     piece_queues_ = std::make_unique<cuda::PieceQueues>();
   }

@@ -31,8 +31,8 @@ struct CudaOptions {
   int device = 0;
   bool deterministic = false;    // see BackendOptions
   Progress* progress = nullptr;  // likewise
-  // Attention of few new tokens a sequence in the order of sums that attention_pieces.h has, on
-  // Hopper. Prompts are not yet added up in it.
+  // All attention of few new tokens a sequence in the order of sums that attention_pieces.h has, on
+  // Hopper, not only where that is faster. Prompts are not yet added up in it.
   bool attention_in_pieces = false;
   std::string engine = "an engine of this process";  // whose backend it is, for people
 };

@@ -134,10 +134,12 @@ class LayerChoices {
       const auto stored = plan_store_and_attend(shape, rope, batch, traits);
       if (stored) return to_string(stored->path);
       const AttentionPlan plan = plan_attention(shape, batch, traits);
+      if (plan.pieces) return to_string(plan.pieces->path);
       return to_string(plan.decodes ? plan.decodes->path : plan.rest.path);
     };
     const auto of_prompt = [&](const ForwardBatch& batch) {
-      return to_string(plan_attention(shape, batch, traits).rest.path);
+      const AttentionPlan plan = plan_attention(shape, batch, traits);
+      return to_string(plan.pieces ? plan.pieces->path : plan.rest.path);
     };
     // A row is a sequence of any length that fits.
     add("attention of decodes", nullptr,

@@ -71,6 +71,8 @@ Lines fused_lines(const std::string& part, int max_rows) {
 }
 const Lines kPromptsOnHopper = {"attention of a new prompt, up to 256 rows: mma",
                                 "attention of a new prompt: wgmma",
+                                "attention of a prompt behind 8192 tokens, up to 4 rows: pieces of "
+                                "keys and values",
                                 "attention of a prompt behind 8192 tokens: wgmma"};
 const Lines kPromptsOnOthers = {"attention of a new prompt: mma",
                                 "attention of a prompt behind 8192 tokens: mma"};
@@ -136,7 +138,9 @@ TEST(CudaPlan, OfQwen3LargeOnHopper) {
         expected_lines(
             36, {"tail, up to 8 rows: one kernel for large layers", "tail: op by op"},
             {"attention of a new prompt, up to 128 rows: mma",  // of groups of four
-             "attention of a new prompt: wgmma", "attention of a prompt behind 8192 tokens: wgmma"},
+             "attention of a new prompt: wgmma",
+             "attention of a prompt behind 8192 tokens, up to 4 rows: pieces of keys and values",
+             "attention of a prompt behind 8192 tokens: wgmma"},
             8));
   }
 }
@@ -259,6 +263,27 @@ TEST(CudaPlan, OfAMixtureHasRowsForRouterAndExperts) {
                            product_lines("shared expert's output product");
     expect_lines(lines_with(lines_of(mixture(), traits), {"router", "expert"}),
                  of_layers("layers 0 to 1", expected));
+  }
+}
+
+// Decodes and few rows of a head size that no other kernel of tensor cores takes.
+TEST(CudaPlan, OfHeadsOf80TakesPiecesOnHopper) {
+  for (const TailTraits& traits : kAll) {
+    const std::string pieces = "pieces of keys and values", general = "general kernel";
+    const Lines chunks = {"attention of a new prompt, up to 8 rows: " + pieces,
+                          "attention of a new prompt: " + general,
+                          "attention of a prompt behind 8192 tokens, up to 8 rows: " + pieces,
+                          "attention of a prompt behind 8192 tokens: " + general};
+    const bool has = traits.device.has_wgmma;
+    const std::string path = has ? pieces : general;
+    expect_lines(
+        lines_with(lines_of(spec_of({1024, 8, 8, 80, 3072, 2}), traits), {"attention of"}),
+        of_layers(
+            "layers 0 to 1",
+            Lines{"attention of decodes: " + path, "attention of decodes beside prompts: " + path} +
+                (has ? chunks
+                     : Lines{"attention of a new prompt: " + general,
+                             "attention of a prompt behind 8192 tokens: " + general})));
   }
 }
 
