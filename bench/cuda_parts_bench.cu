@@ -1,11 +1,9 @@
 // Products whose rows have the same bits for any number of rows (linear_parts.h) beside those of
-// today: the default's fastest, `deterministic`, and cuBLASLt without split K, for the shapes of
+// others: the default's fastest and a fixed order of linear_skinny.cu's, for the shapes of
 // Qwen3-0.6B and 8B. Weights are rotated so that none is found in L2; ways in turns, medians.
 // Fails where a result is wrong.
 //
 //   cuda_parts_bench [ROWS...]
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -32,51 +30,8 @@ struct BenchShape {
 constexpr BenchShape kShapes[] = {{"qkv 0.6B", 4096, 1024},     {"o 0.6B", 1024, 2048},
                                   {"gate_up 0.6B", 6144, 1024}, {"down 0.6B", 1024, 3072},
                                   {"qkv 8B", 6144, 4096},       {"o 8B", 4096, 4096},
-                                  {"gate_up 8B", 24576, 4096},  {"down 8B", 4096, 12288}};
-
-// cuBLASLt's first choice of those that do not split K.
-class Unsplit {
- public:
-  Unsplit() { NANOVLLM_CUDA_CHECK(cublasLtCreate(&handle_)); }
-
-  void multiply(cudaStream_t stream, void* workspace, void* out, const void* x, const void* weight,
-                int rows, int n, int k) {
-    cublasLtMatmulDesc_t description;
-    cublasLtMatrixLayout_t w_layout, x_layout, out_layout;
-    NANOVLLM_CUDA_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
-                                   sizeof transpose);
-    cublasLtMatrixLayoutCreate(&w_layout, CUDA_R_16BF, k, n, k);
-    cublasLtMatrixLayoutCreate(&x_layout, CUDA_R_16BF, k, rows, k);
-    cublasLtMatrixLayoutCreate(&out_layout, CUDA_R_16BF, n, rows, n);
-    cublasLtMatmulPreference_t preference;
-    cublasLtMatmulPreferenceCreate(&preference);
-    const size_t workspace_bytes = kWorkspace;
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &workspace_bytes, sizeof workspace_bytes);
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                         &reductions, sizeof reductions);
-    cublasLtMatmulHeuristicResult_t result = {};
-    int count = 0;
-    NANOVLLM_CUDA_CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, description, w_layout, x_layout,
-                                                       out_layout, out_layout, preference, 1,
-                                                       &result, &count));
-    const float one = 1, zero = 0;
-    NANOVLLM_CUDA_CHECK(cublasLtMatmul(handle_, description, &one, weight, w_layout, x, x_layout,
-                                       &zero, out, out_layout, out, out_layout, &result.algo,
-                                       workspace, workspace_bytes, stream));
-    cublasLtMatmulPreferenceDestroy(preference);
-    cublasLtMatrixLayoutDestroy(w_layout);
-    cublasLtMatrixLayoutDestroy(x_layout);
-    cublasLtMatrixLayoutDestroy(out_layout);
-    cublasLtMatmulDescDestroy(description);
-  }
-
- private:
-  cublasLtHandle_t handle_ = nullptr;
-};
+                                  {"gate_up 8B", 24576, 4096},  {"down 8B", 4096, 12288},
+                                  {"head 0.6B", 151936, 1024},  {"head 8B", 151936, 4096}};
 
 __global__ void compare_kernel(const Bf16* y, const Bf16* expected, int64_t count, float* sums,
                                unsigned* others) {
@@ -126,10 +81,7 @@ class Bench {
             q.fixed_order = true;
             launch_skinny(stream, q, skinny::plan_of(q, device_));
           },
-          [&](cudaStream_t stream, const void* weight) { run_parts(stream, p, weight); },
-          [&](cudaStream_t stream, const void* weight) {
-            unsplit_.multiply(stream, workspace_, out, x, weight, rows, shape.n, shape.k);
-          }};
+          [&](cudaStream_t stream, const void* weight) { run_parts(stream, p, weight); }};
       failures += check(p, expected, ways[0], ways[2]);
       const int launches = rows > 1024 ? 2 : std::min(copies, 12);
       std::vector<cudaGraphExec_t> graphs;
@@ -141,16 +93,15 @@ class Bench {
         }));
       }
       CudaTimer timer(nullptr);
-      const std::vector<Medians> medians = in_turns(5, 4, [&](int way) {
+      const std::vector<Medians> medians = in_turns(5, 3, [&](int way) {
         return timer.time([&] { NANOVLLM_CUDA_CHECK(cudaGraphLaunch(graphs[way], nullptr)); }) /
                launches;
       });
       for (cudaGraphExec_t graph : graphs) cudaGraphExecDestroy(graph);
       const double rate = 2e-6 * rows * shape.n * shape.k / medians[2].time;
-      std::printf(
-          "%-13s %5d | %9.2f %9.2f %9.2f %9.2f | %6.3f %6.3f | %5.0f GB/s %4.0f TFLOP/s %s\n",
-          shape.name, rows, medians[0].time, medians[1].time, medians[2].time, medians[3].time,
-          medians[2].ratio, medians[3].ratio, elements * 2e-3 / medians[2].time, rate, name);
+      std::printf("%-13s %5d | %9.2f %9.2f %9.2f | %6.3f | %5.0f GB/s %4.0f TFLOP/s, default: %s\n",
+                  shape.name, rows, medians[0].time, medians[1].time, medians[2].time,
+                  medians[2].ratio, elements * 2e-3 / medians[2].time, rate, name);
       std::fflush(stdout);
     }
     for (Bf16* weight : weights) cudaFree(weight);
@@ -214,7 +165,6 @@ class Bench {
 
   const cudaDeviceProp device_;
   CublasProducts products_;
-  Unsplit unsplit_;
   char* workspace_;
 };
 
@@ -227,9 +177,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) rows.push_back(std::atoi(argv[i]));
   if (rows.empty()) rows = {1, 4, 8, 16, 32, 64, 128, 256, 2048, 8192};
   const cudaDeviceProp device = the_device();
-  std::printf("%s, %d multiprocessors; us\n%-13s %5s | %9s %9s %9s %9s | %6s %6s\n", device.name,
-              device.multiProcessorCount, "shape", "rows", "default", "determ.", "parts", "unsplit",
-              "parts/", "unsp./");
+  std::printf("%s, %d multiprocessors; us\n%-13s %5s | %9s %9s %9s | %6s\n", device.name,
+              device.multiProcessorCount, "shape", "rows", "default", "skinny", "parts", "ratio");
   Bench bench(device);
   int failures = 0;
   for (const BenchShape& shape : kShapes) failures += bench.run(shape, rows);

@@ -1,6 +1,6 @@
 // Matrix products in bfloat16 whose rows have the same bits for any number of rows, on Hopper.
 //
-// The steps of 16 neighbours along K are dealt to parts that lie one behind the other, the first
+// The steps of 16 neighbours along K are dealt to 8 parts that lie one behind the other, the first
 // ones a step longer than the rest; each part is one chain of the tensor cores' sums from zero, and
 // the parts' sums are added to zero in order. Which instruction makes a step, on which side the
 // weights stand and how many rows there are changes no bit of that; see linear_parts_few.cu and
@@ -18,7 +18,7 @@ struct PartsProduct : FusedProduct {
   DType out_dtype = DType::kBFloat16;  // with kStore
 };
 
-constexpr int kMaxParts = 8;
+constexpr int kNumParts = 8;
 constexpr int kPartStep = 16;        // elements of K that are added at once
 constexpr int kMaxFewPartsRows = 8;  // of linear_parts_few.cu
 
@@ -26,28 +26,25 @@ constexpr int kMaxFewPartsRows = 8;  // of linear_parts_few.cu
 struct PartSteps {
   int first, count;
 };
-constexpr PartSteps steps_of_part(int in_features, int parts, int part) {
+constexpr PartSteps steps_of_part(int in_features, int part) {
   const int steps = (in_features + kPartStep - 1) / kPartStep;
-  const int longer = steps % parts;
-  const int first = part * (steps / parts) + (part < longer ? part : longer);
-  return {first, steps / parts + (part < longer ? 1 : 0)};
+  const int longer = steps % kNumParts;
+  const int first = part * (steps / kNumParts) + (part < longer ? part : longer);
+  return {first, steps / kNumParts + (part < longer ? 1 : 0)};
 }
 
-// How a product of few rows is divided: groups of 8 `tiles` features, each a block's whose warps
-// are the parts, or, of one part, a warp's.
+// How a product of few rows is divided: groups of 8 `tiles` features, each a block's, whose warps
+// are the parts.
 struct FewPartsPlan {
   int tiles = 0;  // 0 = not for this kernel
-  int parts = 0;
   int groups = 0;
   int blocks = 0;
 };
-constexpr int kFewPartsWarps = 2;  // of a block, of one part
 
 // How one of more rows is divided: tiles of 128 features and `rows` rows, each a cluster's whose
 // blocks have neighbouring parts.
 struct ManyPartsPlan {
   int rows = 0;  // of a tile; 0 = not for this kernel
-  int parts = 0;
   int cluster = 0;
   int feature_tiles = 0;
   int row_tiles = 0;
@@ -60,8 +57,9 @@ constexpr int kPartsTile = 128;                     // features
 constexpr int kPartsStagedStride = kPartsTile + 4;  // floats
 constexpr int kMaxPartsStages = 8;
 
-// Large weights have one part, so that cuBLASLt has the same bits.
-int parts_of_weight(int out_features, int in_features);
+// Whether there are such kernels for a weight, for any number of rows: a part has a step at least,
+// and rows are whole vectors.
+bool takes_parts(const PartsProduct& product);
 FewPartsPlan plan_few_parts(const PartsProduct& product, int multiprocessors);
 ManyPartsPlan plan_many_parts(const PartsProduct& product, int multiprocessors);
 

@@ -4,8 +4,7 @@
 // A warp multiplies 8 kTiles features by its part of K, with mma.m16n8k16 whose 16 lines are x's
 // rows, of which the last eight are none. Weights and rows come to a ring of stages of the warp's
 // own, 64 elements of K each, so that no barrier stands between the stream and the products; the
-// first stages' weights before the kernel waits for its predecessor. With one part there is nothing
-// to add up: warps have features of their own.
+// first stages' weights before the kernel waits for its predecessor.
 #include "backend/cuda/device/launch.cuh"
 #include "backend/cuda/device/mma.cuh"
 #include "backend/cuda/device/vector.cuh"
@@ -17,15 +16,14 @@ namespace {
 constexpr int kStageChunk = 64;                  // elements of K of a stage
 constexpr int kTileBytes = 8 * kStageChunk * 2;  // of 8 lines of a stage
 
-template <int kParts, int kTiles>
+template <int kTiles>
 struct FewShape {
-  static constexpr int kWarps = kParts == 1 ? kFewPartsWarps : kParts;
   static constexpr int kStageBytes = (kTiles + 1) * kTileBytes;  // weights, then x
-  static constexpr int kFit = (100 << 10) / (kWarps * kStageBytes);
+  static constexpr int kFit = (100 << 10) / (kNumParts * kStageBytes);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static constexpr int kFeatures = kTiles * 8;
-  static constexpr int kSums = kParts == 1 ? 0 : kParts * 8 * kFeatures;  // floats
-  static constexpr int kSharedBytes = kWarps * kStages * kStageBytes + kSums * 4;
+  static constexpr int kSums = kNumParts * 8 * kFeatures;  // floats
+  static constexpr int kSharedBytes = kNumParts * kStages * kStageBytes + kSums * 4;
 };
 
 __device__ inline void finish_element(const PartsProduct& p, int row, int feature, float y) {
@@ -42,16 +40,17 @@ __device__ inline void finish_element(const PartsProduct& p, int row, int featur
 }
 
 // A warp's ring and its place in the stream of groups and chunks.
-template <int kParts, int kTiles>
+template <int kTiles>
 class FewStream {
  public:
-  using S = FewShape<kParts, kTiles>;
+  using S = FewShape<kTiles>;
 
-  __device__ FewStream(const PartsProduct& p, const FewPartsPlan& plan, char* ring, int group,
-                       int step)
-      : p_(p), ring_(shared_address(ring)), group_(group), group_step_(step), groups_(plan.groups) {
-    const int part = kParts == 1 ? 0 : static_cast<int>(threadIdx.x) / 32;
-    const PartSteps steps = steps_of_part(p.in_features, kParts, part);
+  __device__ FewStream(const PartsProduct& p, const FewPartsPlan& plan, char* ring)
+      : p_(p),
+        ring_(shared_address(ring)),
+        group_(static_cast<int>(blockIdx.x)),
+        groups_(plan.groups) {
+    const PartSteps steps = steps_of_part(p.in_features, static_cast<int>(threadIdx.x) / 32);
     first_ = steps.first * kPartStep;
     end_ = min(p.in_features, (steps.first + steps.count) * kPartStep);
     chunks_ = (steps.count * kPartStep + kStageChunk - 1) / kStageChunk;
@@ -93,7 +92,7 @@ class FewStream {
   __device__ void next() {
     if (++chunk_ < chunks_) return;
     chunk_ = 0;
-    group_ += group_step_;
+    group_ += static_cast<int>(gridDim.x);
   }
 
  private:
@@ -102,7 +101,7 @@ class FewStream {
   __device__ int k() const {
     return first_ + chunk_ * kStageChunk + static_cast<int>(threadIdx.x) % 8 * 8;
   }
-  __device__ bool is_over() const { return group_ >= groups_ || chunks_ == 0; }
+  __device__ bool is_over() const { return group_ >= groups_; }
   __device__ uint32_t place(int stage, int turn) const {
     const int at = turn * 4 + line();
     const int piece = static_cast<int>(threadIdx.x) % 8 ^ at % 8;
@@ -117,7 +116,7 @@ class FewStream {
   const PartsProduct& p_;
   const uint32_t ring_;
   int group_;
-  const int group_step_, groups_;
+  const int groups_;
   int first_, end_, chunks_;
   int chunk_ = 0;
 };
@@ -142,20 +141,17 @@ __device__ void multiply_stage(float (&sums)[kTiles][4], uint32_t stage) {
   }
 }
 
-template <int kParts, int kTiles>
-__global__ void __launch_bounds__(FewShape<kParts, kTiles>::kWarps * 32)
+template <int kTiles>
+__global__ void __launch_bounds__(kNumParts * 32)
     few_parts_kernel(const __grid_constant__ PartsProduct p,
                      const __grid_constant__ FewPartsPlan plan) {
-  using S = FewShape<kParts, kTiles>;
+  using S = FewShape<kTiles>;
   extern __shared__ uint4 shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   char* ring = reinterpret_cast<char*>(shared) + warp * (S::kStages * S::kStageBytes);
   auto* partials = reinterpret_cast<float*>(reinterpret_cast<char*>(shared) +
-                                            S::kWarps * S::kStages * S::kStageBytes);
-  constexpr int kBlockGroups = kParts == 1 ? S::kWarps : 1;
-  const int group_step = static_cast<int>(gridDim.x) * kBlockGroups;
-  const int first_group = static_cast<int>(blockIdx.x) * kBlockGroups + (kParts == 1 ? warp : 0);
-  FewStream<kParts, kTiles> stream(p, plan, ring, first_group, group_step), rows = stream;
+                                            kNumParts * S::kStages * S::kStageBytes);
+  FewStream<kTiles> stream(p, plan, ring), rows = stream;
 #pragma unroll 1
   for (int stage = 0; stage < S::kStages; ++stage, stream.next()) {
     stream.fetch_weights(stage);
@@ -167,7 +163,7 @@ __global__ void __launch_bounds__(FewShape<kParts, kTiles>::kWarps * 32)
   for (int stage = 0; stage < S::kStages; ++stage, rows.next()) rows.bring_rows(stage);
 
   int stage = 0;
-  for (int group = first_group; group < plan.groups; group += group_step) {
+  for (int group = blockIdx.x; group < plan.groups; group += gridDim.x) {
     float sums[kTiles][4] = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < stream.chunks(); ++chunk) {
@@ -182,42 +178,28 @@ __global__ void __launch_bounds__(FewShape<kParts, kTiles>::kWarps * 32)
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
     const int row = lane / 4, column = lane % 4 * 2;
-    if constexpr (kParts == 1) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const int feature = group * S::kFeatures + tile * 8 + column;
-        finish_element(p, row, feature, 0.f + sums[tile][0]);
-        finish_element(p, row, feature + 1, 0.f + sums[tile][1]);
-      }
-    } else {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        float* target = partials + (warp * 8 + row) * S::kFeatures + tile * 8 + column;
-        *reinterpret_cast<float2*>(target) = make_float2(sums[tile][0], sums[tile][1]);
-      }
-      __syncthreads();
-      for (int i = threadIdx.x; i < p.rows * S::kFeatures; i += S::kWarps * 32) {
-        float total = 0;
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) total += partials[part * 8 * S::kFeatures + i];
-        finish_element(p, i / S::kFeatures, group * S::kFeatures + i % S::kFeatures, total);
-      }
-      __syncthreads();  // the partial sums are read until then
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float* target = partials + (warp * 8 + row) * S::kFeatures + tile * 8 + column;
+      *reinterpret_cast<float2*>(target) = make_float2(sums[tile][0], sums[tile][1]);
     }
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.rows * S::kFeatures; i += kNumParts * 32) {
+      float total = 0;
+#pragma unroll
+      for (int part = 0; part < kNumParts; ++part) total += partials[part * 8 * S::kFeatures + i];
+      finish_element(p, i / S::kFeatures, group * S::kFeatures + i % S::kFeatures, total);
+    }
+    __syncthreads();  // the partial sums are read until then
   }
 }
 
 }  // namespace
 
 void launch_few_parts(cudaStream_t stream, const PartsProduct& p, const FewPartsPlan& plan) {
-  with_constant<1, kMaxParts>(plan.parts, [&]<int kParts>() {
-    with_constant<1, 2, 3, 4>(plan.tiles, [&]<int kTiles>() {
-      if constexpr (kParts == 1 || kTiles < 4) {
-        using S = FewShape<kParts, kTiles>;
-        launch(stream, few_parts_kernel<kParts, kTiles>, plan.blocks, S::kWarps * 32,
-               S::kSharedBytes, p, plan);
-      }
-    });
+  with_constant<1, 2, 3>(plan.tiles, [&]<int kTiles>() {
+    launch(stream, few_parts_kernel<kTiles>, plan.blocks, kNumParts * 32,
+           FewShape<kTiles>::kSharedBytes, p, plan);
   });
 }
 

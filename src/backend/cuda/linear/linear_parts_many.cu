@@ -105,7 +105,7 @@ struct ManyBlock {
                        RingBarriers& ring)
       : p(product), plan(division), shared(memory), barriers(ring) {
     rank = static_cast<int>(blockIdx.x) % kCluster;
-    const int each = plan.parts / kCluster;
+    const int each = kNumParts / kCluster;
     first_part = rank * each;
     last_part = first_part + each;
     first_tile = static_cast<int>(blockIdx.x) / kCluster;
@@ -128,7 +128,7 @@ __device__ void for_each_chunk(const ManyBlock<kRows, kCluster>& b, const F& f) 
   for (int tile = b.first_tile; tile < b.tiles; tile += b.tile_step) {
 #  pragma unroll 1
     for (int part = b.first_part; part < b.last_part; ++part) {
-      const PartSteps steps = steps_of_part(b.p.in_features, b.plan.parts, part);
+      const PartSteps steps = steps_of_part(b.p.in_features, part);
 #  pragma unroll 1
       for (int step = 0; step < steps.count; step += kStageSteps) {
         if (!f(tile, (steps.first + step) * kPartStep)) return;
@@ -291,7 +291,7 @@ __device__ void finish_rows(const ManyBlock<kRows, kCluster>& b, int group, int 
   const int column = group * 64 + thread % kLanes * 4;
   const int feature = b.feature_of(tile) + column;
   if (feature >= b.p.out_features) return;
-  const int sets = (kCluster - 1) * (b.plan.parts / kCluster) + 1;
+  const int sets = (kCluster - 1) * (kNumParts / kCluster) + 1;
 #  pragma unroll 2
   for (int row = thread / kLanes; row < kShare; row += kTurnRows) {
     const int y_row = b.row_of(tile) + b.rank * kShare + row;
@@ -323,12 +323,12 @@ __device__ void consume_parts(const ManyBlock<kRows, kCluster>& b) {
     float total[kRows / 2] = {};
 #  pragma unroll 1
     for (int part = b.first_part; part < b.last_part; ++part) {
-      const PartSteps steps = steps_of_part(b.p.in_features, b.plan.parts, part);
+      const PartSteps steps = steps_of_part(b.p.in_features, part);
       float sums[kRows / 2];
       multiply_part<kRows, kCluster>(sums, b, group, steps.count, turn);
       if (kCluster > 1 && b.rank > 0) {
         // The first block's sums are the first set.
-        send_set<kRows, kCluster>(sums, b, group, part - b.plan.parts / kCluster + 1);
+        send_set<kRows, kCluster>(sums, b, group, part - kNumParts / kCluster + 1);
       } else {
 #  pragma unroll
         for (int i = 0; i < kRows / 2; ++i) total[i] += sums[i];
