@@ -234,10 +234,14 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   product.out = out.data;
   product.out_dtype = out.dtype;
   product.fixed_order = deterministic_;
-  const cuda::ProductPlan plan = cuda::plan_product(product, x.dtype, traits_.properties);
+  const cuda::ProductPlan plan = cuda::plan_product(product, x.dtype, traits_);
   switch (plan.path) {
     case cuda::ProductPath::kStream:
       return cuda::launch_skinny(stream_, product, plan.stream);
+    case cuda::ProductPath::kFewParts:
+      return cuda::launch_few_parts(stream_, cuda::in_parts(product), plan.few_parts);
+    case cuda::ProductPath::kManyParts:
+      return cuda::launch_many_parts(stream_, cuda::in_parts(product), plan.many_parts);
     case cuda::ProductPath::kFloat:
       return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
                                        product.rows, product.out_features, product.in_features);

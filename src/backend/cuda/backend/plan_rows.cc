@@ -21,7 +21,7 @@ PathOfRows path_of_product(SkinnyProduct product, DType dtype, const DeviceTrait
   product.fixed_order = deterministic;
   return [product, dtype, &device](int rows) mutable {
     product.rows = rows;
-    return std::string(to_string(plan_product(product, dtype, device.properties).path));
+    return std::string(to_string(plan_product(product, dtype, device).path));
   };
 }
 

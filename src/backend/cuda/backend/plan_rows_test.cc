@@ -207,16 +207,21 @@ TEST(CudaPlan, SequencesAreTooManyForTensorCoresWhereTheirLengthsDoNotFit) {
   }
 }
 
-TEST(CudaPlan, OfAFixedOrderHasOnePathForAllRows) {
+TEST(CudaPlan, OfAFixedOrderHasPathsOfOneOrderForAllRows) {
   for (TailTraits traits : kAll) {
     traits.deterministic = true;
+    const auto product = [&](const std::string& part) {
+      return traits.device.has_wgmma
+                 ? Lines{part + ", up to 8 rows: parts of K by mma", part + ": parts of K by wgmma"}
+                 : Lines{part + ": stream of weights"};
+    };
+    const Lines attention = {
+        "attention of decodes: mma", "attention of decodes beside prompts: mma",
+        "attention of a new prompt: mma", "attention of a prompt behind 8192 tokens: mma"};
     expect_lines(
         lines_of(spec_of(kQwen3Large), traits),
-        of_layers("layers 0 to 35",
-                  {"tail: op by op", kIn + ": stream of weights", "attention of decodes: mma",
-                   "attention of decodes beside prompts: mma", "attention of a new prompt: mma",
-                   "attention of a prompt behind 8192 tokens: mma", kOut + ": stream of weights",
-                   kGateUp + ": stream of weights", kDown + ": stream of weights"}));
+        of_layers("layers 0 to 35", Lines{"tail: op by op"} + product(kIn) + attention +
+                                        product(kOut) + product(kGateUp) + product(kDown)));
   }
 }
 

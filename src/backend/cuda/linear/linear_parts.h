@@ -17,6 +17,8 @@ namespace nanovllm::cuda {
 struct PartsProduct : FusedProduct {
   DType out_dtype = DType::kBFloat16;  // with kStore
 };
+// Of one without a norm.
+inline PartsProduct in_parts(const SkinnyProduct& product) { return {product, product.out_dtype}; }
 
 constexpr int kNumParts = 8;
 constexpr int kPartStep = 16;        // elements of K that are added at once

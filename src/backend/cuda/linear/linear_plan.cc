@@ -6,6 +6,10 @@ const char* to_string(ProductPath path) {
   switch (path) {
     case ProductPath::kStream:
       return "stream of weights";
+    case ProductPath::kFewParts:
+      return "parts of K by mma";
+    case ProductPath::kManyParts:
+      return "parts of K by wgmma";
     case ProductPath::kFloat:
       return "float32 lanes";
     case ProductPath::kCublas:
@@ -18,7 +22,7 @@ const char* to_string(ProductPath path) {
   return "";
 }
 
-ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const cudaDeviceProp& device) {
+ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const DeviceTraits& device) {
   if (product.layout != WeightLayout::kPlain) {
     const bool takes_codes = product.rows <= kMaxCodeRows || product.fixed_order;
     return {takes_codes ? ProductPath::kCodes : ProductPath::kDecoded};
@@ -26,9 +30,18 @@ ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const cudaDe
   if (dtype != DType::kBFloat16) {
     return {product.fixed_order ? ProductPath::kFloat : ProductPath::kCublas};
   }
-  const skinny::Plan plan = skinny::plan_of(product, device);
-  if (plan.tiles == 0) return {};
-  return {ProductPath::kStream, plan};
+  const PartsProduct parts = in_parts(product);
+  const int multiprocessors = device.num_multiprocessors();
+  const bool takes = product.fixed_order && device.has_wgmma && takes_parts(parts);
+  if (takes && product.rows > kMaxFewPartsRows) {
+    return {.path = ProductPath::kManyParts, .many_parts = plan_many_parts(parts, multiprocessors)};
+  }
+  if (takes) {
+    return {.path = ProductPath::kFewParts, .few_parts = plan_few_parts(parts, multiprocessors)};
+  }
+  const skinny::Plan stream = skinny::plan_of(product, device.properties);
+  if (stream.tiles == 0) return {};
+  return {.path = ProductPath::kStream, .stream = stream};
 }
 
 }  // namespace nanovllm::cuda

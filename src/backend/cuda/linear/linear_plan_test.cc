@@ -15,10 +15,15 @@ SkinnyProduct product(int rows, bool fixed_order = false) {
   return p;
 }
 
+// Where there are kernels for parts; elsewhere the weights are streamed.
+ProductPath path_on(const Gpu& gpu, ProductPath parts) {
+  return gpu.traits.has_wgmma ? parts : ProductPath::kStream;
+}
+
 TEST(CudaProductPlan, FewRowsStreamTheWeightsAndMoreAreCublas) {
   for (const Gpu& gpu : kGpus) {
     const auto path = [&](const SkinnyProduct& p) {
-      return plan_product(p, DType::kBFloat16, gpu.traits.properties).path;
+      return plan_product(p, DType::kBFloat16, gpu.traits).path;
     };
     EXPECT_EQ(path(product(1)), ProductPath::kStream) << gpu.name;
     EXPECT_EQ(path(product(8)), ProductPath::kStream) << gpu.name;
@@ -32,14 +37,21 @@ TEST(CudaProductPlan, FewRowsStreamTheWeightsAndMoreAreCublas) {
   }
 }
 
-TEST(CudaProductPlan, AFixedOrderHasOnePathForAllRows) {
+TEST(CudaProductPlan, AFixedOrderIsOneForAllRows) {
   for (const Gpu& gpu : kGpus) {
     for (const int rows : {1, 8, 9, 32, 33, 8192}) {
-      const auto path = [&](DType dtype) {
-        return plan_product(product(rows, true), dtype, gpu.traits.properties).path;
+      const auto path = [&](SkinnyProduct p, DType dtype) {
+        return plan_product(p, dtype, gpu.traits).path;
       };
-      EXPECT_EQ(path(DType::kBFloat16), ProductPath::kStream) << gpu.name << ", " << rows;
-      EXPECT_EQ(path(DType::kFloat32), ProductPath::kFloat) << gpu.name << ", " << rows;
+      const ProductPath parts = rows <= 8 ? ProductPath::kFewParts : ProductPath::kManyParts;
+      SkinnyProduct p = product(rows, true);
+      EXPECT_EQ(path(p, DType::kFloat32), ProductPath::kFloat) << gpu.name << ", " << rows;
+      for (const int features : {1, 8, 4096, 151936}) {
+        p.out_features = features;
+        EXPECT_EQ(path(p, DType::kBFloat16), path_on(gpu, parts)) << gpu.name << ", " << rows;
+      }
+      p.in_features = 120;  // fewer steps than parts
+      EXPECT_EQ(path(p, DType::kBFloat16), ProductPath::kStream) << gpu.name << ", " << rows;
     }
   }
 }
@@ -47,7 +59,7 @@ TEST(CudaProductPlan, AFixedOrderHasOnePathForAllRows) {
 TEST(CudaProductPlan, FloatsAreCublasUnlessTheirOrderIsFixed) {
   for (const Gpu& gpu : kGpus) {
     for (const int rows : {1, 8, 9, 8192}) {
-      EXPECT_EQ(plan_product(product(rows), DType::kFloat32, gpu.traits.properties).path,
+      EXPECT_EQ(plan_product(product(rows), DType::kFloat32, gpu.traits).path,
                 ProductPath::kCublas);
     }
   }
@@ -61,7 +73,7 @@ TEST(CudaProductPlan, WeightsInCodesHavePathsOfTheirOwn) {
         SkinnyProduct p = product(rows, fixed_order);
         p.layout = layout;
         EXPECT_EQ(skinny::plan_of(p, gpu.traits.properties).tiles, 0);
-        return plan_product(p, DType::kBFloat16, gpu.traits.properties).path;
+        return plan_product(p, DType::kBFloat16, gpu.traits).path;
       };
       EXPECT_EQ(path(1, false), ProductPath::kCodes);
       EXPECT_EQ(path(kMaxCodeRows, false), ProductPath::kCodes);
@@ -72,17 +84,31 @@ TEST(CudaProductPlan, WeightsInCodesHavePathsOfTheirOwn) {
 }
 
 // The launch takes the division of the plan.
-TEST(CudaProductPlan, OfAStreamItHasTheDivisionAndOfOthersNone) {
+TEST(CudaProductPlan, OfAPathItHasTheDivisionAndOfOthersNone) {
   for (const Gpu& gpu : kGpus) {
-    const auto plan = [&](int rows) {
-      return plan_product(product(rows), DType::kBFloat16, gpu.traits.properties).stream;
-    };
-    const skinny::Plan direct = skinny::plan_of(product(8), gpu.traits.properties);
+    SkinnyProduct p = product(8);
+    p.in_features = 512;
+    const skinny::Plan direct = skinny::plan_of(p, gpu.traits.properties);
+    ProductPlan plan = plan_product(p, DType::kBFloat16, gpu.traits);
     EXPECT_GT(direct.tiles, 0);
-    EXPECT_EQ(plan(8).tiles, direct.tiles);
-    EXPECT_EQ(plan(8).blocks, direct.blocks);
-    EXPECT_EQ(plan(8).shared_bytes, direct.shared_bytes);
-    EXPECT_EQ(plan(9).tiles, 0);
+    EXPECT_EQ(plan.stream.tiles, direct.tiles);
+    EXPECT_EQ(plan.stream.blocks, direct.blocks);
+    EXPECT_EQ(plan.stream.shared_bytes, direct.shared_bytes);
+    EXPECT_EQ(plan.few_parts.tiles, 0);
+    p.rows = 9;
+    EXPECT_EQ(plan_product(p, DType::kBFloat16, gpu.traits).stream.tiles, 0);
+    if (!gpu.traits.has_wgmma) continue;
+    const int multiprocessors = gpu.traits.num_multiprocessors();
+    p = product(8, true);
+    plan = plan_product(p, DType::kBFloat16, gpu.traits);
+    EXPECT_GT(plan.few_parts.blocks, 0);
+    EXPECT_EQ(plan.few_parts.blocks, plan_few_parts(in_parts(p), multiprocessors).blocks);
+    EXPECT_EQ(plan.many_parts.blocks, 0);
+    p.rows = 9;
+    plan = plan_product(p, DType::kBFloat16, gpu.traits);
+    EXPECT_GT(plan.many_parts.blocks, 0);
+    EXPECT_EQ(plan.many_parts.blocks, plan_many_parts(in_parts(p), multiprocessors).blocks);
+    EXPECT_EQ(plan.few_parts.blocks, 0);
   }
 }
 
