@@ -63,8 +63,16 @@ Lines attention_lines(const Lines& prompts) {
                "attention of decodes beside prompts: stream of keys and values"} +
          prompts;
 }
-Lines product_lines(const std::string& part) {
-  return {part + ", up to 8 rows: stream of weights", part + ": cuBLASLt"};
+// In parts from so many rows on, or none.
+Lines product_lines(const std::string& part, int parts_from = 0) {
+  Lines lines;
+  if (parts_from != 1) {
+    lines.push_back(fmt::format("{}, up to {} rows: stream of weights", part,
+                                parts_from > 0 ? parts_from - 1 : 8));
+  }
+  if (parts_from > 0) lines.push_back(part + ", up to 8 rows: parts of K by mma");
+  lines.push_back(part + ": cuBLASLt");
+  return lines;
 }
 Lines fused_lines(const std::string& part, int max_rows) {
   return {fmt::format("{}, up to {} rows: in the tail", part, max_rows), part + ": cuBLASLt"};
@@ -80,10 +88,11 @@ const std::string kIn = "attention's input product", kOut = "attention's output 
                   kGateUp = "MLP's gate and up product", kDown = "MLP's output product";
 
 // Only the first layer's input is no part of a tail.
-Lines expected_lines(int num_layers, const Lines& tails, const Lines& prompts, int max_fused) {
+Lines expected_lines(int num_layers, const Lines& tails, const Lines& first_in,
+                     const Lines& prompts, int max_fused) {
   const std::string all = fmt::format("layers 0 to {}", num_layers - 1);
   const std::string others = fmt::format("layers 1 to {}", num_layers - 1);
-  return of_layers(all, tails) + of_layers("layer 0", product_lines(kIn)) +
+  return of_layers(all, tails) + of_layers("layer 0", first_in) +
          of_layers(others, fused_lines(kIn, max_fused)) +
          of_layers(all, attention_lines(prompts) + fused_lines(kOut, max_fused) +
                             fused_lines(kGateUp, max_fused) + fused_lines(kDown, max_fused));
@@ -95,7 +104,7 @@ TEST(CudaPlan, OfQwen3SmallOnHopper) {
                  expected_lines(28,
                                 {"tail, up to 8 rows: one kernel",
                                  "tail, up to 128 rows: chain of wgmma products", "tail: op by op"},
-                                kPromptsOnHopper, 128));
+                                product_lines(kIn, 1), kPromptsOnHopper, 128));
   }
 }
 
@@ -104,7 +113,7 @@ TEST(CudaPlan, OfQwen3SmallOnOthers) {
     expect_lines(
         lines_of(spec_of(kQwen3Small), traits),
         expected_lines(28, {"tail, up to 8 rows: chain of streaming products", "tail: op by op"},
-                       kPromptsOnOthers, 8));
+                       product_lines(kIn), kPromptsOnOthers, 8));
   }
 }
 
@@ -137,6 +146,7 @@ TEST(CudaPlan, OfQwen3LargeOnHopper) {
         lines_of(spec_of(kQwen3Large), traits),
         expected_lines(
             36, {"tail, up to 8 rows: one kernel for large layers", "tail: op by op"},
+            product_lines(kIn, 1),
             {"attention of a new prompt, up to 128 rows: mma",  // of groups of four
              "attention of a new prompt: wgmma",
              "attention of a prompt behind 8192 tokens, up to 4 rows: pieces of keys and values",
@@ -262,10 +272,12 @@ TEST(CudaPlan, OfAMixtureHasRowsForRouterAndExperts) {
                               ? Lines{"experts, up to 383 rows: small tiles for wgmma",
                                       "experts: large tiles for wgmma"}
                               : Lines{"experts: tiles for float32 lanes"};
-    const Lines expected = Lines{"router, up to 8 rows: float32 lanes", "router: cuBLASLt",
-                                 "experts, up to 2 rows: two kernels for few rows"} +
-                           experts + product_lines("shared expert's gate and up product") +
-                           product_lines("shared expert's output product");
+    const Lines expected =
+        Lines{"router, up to 8 rows: float32 lanes", "router: cuBLASLt",
+              "experts, up to 2 rows: two kernels for few rows"} +
+        experts +
+        product_lines("shared expert's gate and up product", traits.device.has_wgmma ? 4 : 0) +
+        product_lines("shared expert's output product");
     expect_lines(lines_with(lines_of(mixture(), traits), {"router", "expert"}),
                  of_layers("layers 0 to 1", expected));
   }
@@ -399,8 +411,7 @@ TEST(CudaPlan, OfHeads) {
     return found;
   };
   for (const TailTraits& traits : kAll) {
-    EXPECT_EQ(lines(traits, 4096),
-              (Lines{"head, up to 8 rows: stream of weights", "head: cuBLASLt"}));
+    EXPECT_EQ(lines(traits, 4096), product_lines("head", traits.device.has_wgmma ? 1 : 0));
     EXPECT_EQ(lines(traits, 32000), Lines{"head: cuBLASLt"});
     EXPECT_EQ(lines(traits, 151936), Lines{"head: cuBLASLt"});
   }

@@ -62,6 +62,8 @@ constexpr int kMaxPartsStages = 8;
 // Whether there are such kernels for a weight, for any number of rows: a part has a step at least,
 // and rows are whole vectors.
 bool takes_parts(const PartsProduct& product);
+// Whether a product of few rows was measured to be faster so than linear_skinny.cu's.
+bool do_few_parts_pay(const PartsProduct& product);
 FewPartsPlan plan_few_parts(const PartsProduct& product, int multiprocessors);
 ManyPartsPlan plan_many_parts(const PartsProduct& product, int multiprocessors);
 

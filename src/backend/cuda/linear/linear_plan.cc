@@ -32,14 +32,14 @@ ProductPlan plan_product(const SkinnyProduct& product, DType dtype, const Device
   }
   const PartsProduct parts = in_parts(product);
   const int multiprocessors = device.num_multiprocessors();
-  const bool takes = product.fixed_order && device.has_wgmma && takes_parts(parts);
-  if (takes && product.rows > kMaxFewPartsRows) {
+  const bool takes = device.has_wgmma && takes_parts(parts);
+  if (takes && product.fixed_order && product.rows > kMaxFewPartsRows) {
     return {.path = ProductPath::kManyParts, .many_parts = plan_many_parts(parts, multiprocessors)};
   }
-  if (takes) {
+  const skinny::Plan stream = skinny::plan_of(product, device.properties);
+  if (takes && (product.fixed_order || (stream.tiles > 0 && do_few_parts_pay(parts)))) {
     return {.path = ProductPath::kFewParts, .few_parts = plan_few_parts(parts, multiprocessors)};
   }
-  const skinny::Plan stream = skinny::plan_of(product, device.properties);
   if (stream.tiles == 0) return {};
   return {.path = ProductPath::kStream, .stream = stream};
 }

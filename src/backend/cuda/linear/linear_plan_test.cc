@@ -25,9 +25,17 @@ TEST(CudaProductPlan, FewRowsStreamTheWeightsAndMoreAreCublas) {
     const auto path = [&](const SkinnyProduct& p) {
       return plan_product(p, DType::kBFloat16, gpu.traits).path;
     };
-    EXPECT_EQ(path(product(1)), ProductPath::kStream) << gpu.name;
-    EXPECT_EQ(path(product(8)), ProductPath::kStream) << gpu.name;
+    EXPECT_EQ(path(product(1)), path_on(gpu, ProductPath::kFewParts)) << gpu.name;
+    EXPECT_EQ(path(product(8)), path_on(gpu, ProductPath::kFewParts)) << gpu.name;
     EXPECT_EQ(path(product(9)), ProductPath::kCublas) << gpu.name;
+    for (const int rows : {1, 3, 4, 8}) {
+      SkinnyProduct p = product(rows);
+      p.out_features = 1024;
+      EXPECT_EQ(path(p), path_on(gpu, rows < 4 ? ProductPath::kStream : ProductPath::kFewParts))
+          << gpu.name << ", " << rows;
+      p.in_features = 512;
+      EXPECT_EQ(path(p), ProductPath::kStream) << gpu.name << ", " << rows;
+    }
     SkinnyProduct p = product(1);
     p.out_features = 151936;  // so many that cuBLASLt streams them as well
     EXPECT_EQ(path(p), ProductPath::kCublas) << gpu.name;
