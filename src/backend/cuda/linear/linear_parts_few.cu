@@ -77,15 +77,19 @@ class FewStream {
       copy_async(place(stage, kTiles * 2 + i), row_piece(i, valid), valid);
     }
   }
-  // The same at once, beside weights that are on their way.
-  __device__ void bring_rows(int stage) const {
-    if (is_over()) return;
+  // The same through registers, beside weights that are on their way.
+  __device__ void read_rows(uint4 (&x)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      uint4 x = make_uint4(0, 0, 0, 0);
-      if (has_row(i)) x = *reinterpret_cast<const uint4*>(row_piece(i, true));
+      x[i] = make_uint4(0, 0, 0, 0);
+      if (!is_over() && has_row(i)) x[i] = *reinterpret_cast<const uint4*>(row_piece(i, true));
+    }
+  }
+  __device__ void store_rows(int stage, const uint4 (&x)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
       asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place(stage, kTiles * 2 + i)),
-                   "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                   "r"(x[i].x), "r"(x[i].y), "r"(x[i].z), "r"(x[i].w)
                    : "memory");
     }
   }
@@ -159,8 +163,11 @@ __global__ void __launch_bounds__(kNumParts * 32)
   }
   release_successor();
   wait_for_predecessor();
-#pragma unroll 4
-  for (int stage = 0; stage < S::kStages; ++stage, rows.next()) rows.bring_rows(stage);
+  uint4 x[S::kStages][2];
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage, rows.next()) rows.read_rows(x[stage]);
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage) rows.store_rows(stage, x[stage]);
 
   int stage = 0;
   for (int group = blockIdx.x; group < plan.groups; group += gridDim.x) {
