@@ -366,6 +366,10 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     }
     publish_barriers();
   }
+  if (threadIdx.x == kConsumerGroups * kGroupThreads) {
+    prefetch_map(w_map);
+    prefetch_map(x_map);
+  }
   __syncthreads();
   if constexpr (kCluster > 1) arrive_cluster();
   const ManyBlock<kRows, kCluster> block(p, plan, shared, barriers);
