@@ -222,29 +222,49 @@ __device__ void multiply_part(float (&sums)[kRows / 2], const ManyBlock<kRows, k
   }
 }
 
+// Sums of rows {2 i, 2 i + 1} and features {g, g + 8} become those of one row and four neighbours,
+// by lanes that exchange with those of the next features.
+__device__ inline void gather_neighbours(float (&four)[4], const float* sums, bool is_odd,
+                                         bool is_upper) {
+  float pairs[2][2];
+#  pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float first = sums[half * 2], second = sums[half * 2 + 1];
+    const float other = __shfl_xor_sync(0xffffffffu, is_odd ? first : second, 4);
+    pairs[half][0] = is_odd ? other : first;
+    pairs[half][1] = is_odd ? second : other;
+  }
+#  pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float other = __shfl_xor_sync(0xffffffffu, is_upper ? pairs[0][i] : pairs[1][i], 8);
+    four[i] = is_upper ? other : pairs[0][i];
+    four[i + 2] = is_upper ? pairs[1][i] : other;
+  }
+}
+
 // Sums to the blocks that finish their rows: [set][row][feature].
 template <int kRows, int kCluster>
 __device__ void send_set(const float (&sums)[kRows / 2], const ManyBlock<kRows, kCluster>& b,
                          int group, int set) {
   constexpr int kShare = kRows / kCluster;
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int feature = group * 64 + thread / 32 * 16 + thread % 32 / 4;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, eighth = thread % 32 / 4;
+  const bool is_odd = eighth % 2 != 0, is_upper = eighth / 2 % 2 != 0;
+  const int feature = group * 64 + thread / 32 * 16 + eighth / 4 * 4 + (is_upper ? 8 : 0);
   float* received = b.received() + set * (kShare * kPartsStagedStride);
 #  pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
-#  pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = j * 8 + thread % 4 * 2 + e % 2;
-      float* target = received + row % kShare * kPartsStagedStride + feature + e / 2 * 8;
-      if constexpr (kCluster == 1) {
-        *target = sums[j * 4 + e];
-      } else {
-        asm volatile(
-            "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-            "st.shared::cluster.f32 [there], %2;\n}" ::"r"(shared_address(target)),
-            "r"(row / kShare), "f"(sums[j * 4 + e])
-            : "memory");
-      }
+    float four[4];
+    gather_neighbours(four, sums + j * 4, is_odd, is_upper);
+    const int row = j * 8 + thread % 4 * 2 + (is_odd ? 1 : 0);
+    float* target = received + row % kShare * kPartsStagedStride + feature;
+    if constexpr (kCluster == 1) {
+      store_vector(target, four);
+    } else {
+      asm volatile(
+          "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+          "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n}" ::"r"(shared_address(target)),
+          "r"(row / kShare), "f"(four[0]), "f"(four[1]), "f"(four[2]), "f"(four[3])
+          : "memory");
     }
   }
 }
