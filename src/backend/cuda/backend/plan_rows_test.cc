@@ -63,16 +63,10 @@ Lines attention_lines(const Lines& prompts) {
                "attention of decodes beside prompts: stream of keys and values"} +
          prompts;
 }
-// In parts from so many rows on, or none.
-Lines product_lines(const std::string& part, int parts_from = 0) {
-  Lines lines;
-  if (parts_from != 1) {
-    lines.push_back(fmt::format("{}, up to {} rows: stream of weights", part,
-                                parts_from > 0 ? parts_from - 1 : 8));
-  }
-  if (parts_from > 0) lines.push_back(part + ", up to 8 rows: parts of K by mma");
-  lines.push_back(part + ": cuBLASLt");
-  return lines;
+Lines product_lines(const std::string& part, bool in_parts = false) {
+  return {fmt::format("{}, up to 8 rows: {}", part,
+                      in_parts ? "parts of K by mma" : "stream of weights"),
+          part + ": cuBLASLt"};
 }
 Lines fused_lines(const std::string& part, int max_rows) {
   return {fmt::format("{}, up to {} rows: in the tail", part, max_rows), part + ": cuBLASLt"};
@@ -104,7 +98,7 @@ TEST(CudaPlan, OfQwen3SmallOnHopper) {
                  expected_lines(28,
                                 {"tail, up to 8 rows: one kernel",
                                  "tail, up to 128 rows: chain of wgmma products", "tail: op by op"},
-                                product_lines(kIn, 1), kPromptsOnHopper, 128));
+                                product_lines(kIn, true), kPromptsOnHopper, 128));
   }
 }
 
@@ -146,7 +140,7 @@ TEST(CudaPlan, OfQwen3LargeOnHopper) {
         lines_of(spec_of(kQwen3Large), traits),
         expected_lines(
             36, {"tail, up to 8 rows: one kernel for large layers", "tail: op by op"},
-            product_lines(kIn, 1),
+            product_lines(kIn, true),
             {"attention of a new prompt, up to 128 rows: mma",  // of groups of four
              "attention of a new prompt: wgmma",
              "attention of a prompt behind 8192 tokens, up to 4 rows: pieces of keys and values",
@@ -275,8 +269,7 @@ TEST(CudaPlan, OfAMixtureHasRowsForRouterAndExperts) {
     const Lines expected =
         Lines{"router, up to 8 rows: float32 lanes", "router: cuBLASLt",
               "experts, up to 2 rows: two kernels for few rows"} +
-        experts +
-        product_lines("shared expert's gate and up product", traits.device.has_wgmma ? 4 : 0) +
+        experts + product_lines("shared expert's gate and up product", traits.device.has_wgmma) +
         product_lines("shared expert's output product");
     expect_lines(lines_with(lines_of(mixture(), traits), {"router", "expert"}),
                  of_layers("layers 0 to 1", expected));
@@ -411,7 +404,7 @@ TEST(CudaPlan, OfHeads) {
     return found;
   };
   for (const TailTraits& traits : kAll) {
-    EXPECT_EQ(lines(traits, 4096), product_lines("head", traits.device.has_wgmma ? 1 : 0));
+    EXPECT_EQ(lines(traits, 4096), product_lines("head", traits.device.has_wgmma));
     EXPECT_EQ(lines(traits, 32000), Lines{"head: cuBLASLt"});
     EXPECT_EQ(lines(traits, 151936), Lines{"head: cuBLASLt"});
   }

@@ -51,11 +51,10 @@ bool takes_parts(const PartsProduct& p) {
          p.in_features >= kNumParts * kPartStep && p.epilogue != Epilogue::kActAndMul;
 }
 
-// Of few features there are too few blocks, with all of K each, to stream one row's weights.
+// Smaller products were not measured.
 bool do_few_parts_pay(const PartsProduct& p) {
-  constexpr int kLeastFeatures = 1024, kLeastK = 1024, kFeaturesOfOneRow = 4096;
-  return p.rows <= kMaxFewPartsRows && p.out_features >= kLeastFeatures &&
-         p.in_features >= kLeastK && (p.rows >= 4 || p.out_features >= kFeaturesOfOneRow);
+  constexpr int kLeastFeatures = 1024, kLeastK = 1024;
+  return p.rows <= kMaxFewPartsRows && p.out_features >= kLeastFeatures && p.in_features >= kLeastK;
 }
 
 FewPartsPlan plan_few_parts(const PartsProduct& p, int multiprocessors) {

@@ -28,11 +28,10 @@ TEST(CudaProductPlan, FewRowsStreamTheWeightsAndMoreAreCublas) {
     EXPECT_EQ(path(product(1)), path_on(gpu, ProductPath::kFewParts)) << gpu.name;
     EXPECT_EQ(path(product(8)), path_on(gpu, ProductPath::kFewParts)) << gpu.name;
     EXPECT_EQ(path(product(9)), ProductPath::kCublas) << gpu.name;
-    for (const int rows : {1, 3, 4, 8}) {
+    for (const int rows : {1, 3, 8}) {
       SkinnyProduct p = product(rows);
       p.out_features = 1024;
-      EXPECT_EQ(path(p), path_on(gpu, rows < 4 ? ProductPath::kStream : ProductPath::kFewParts))
-          << gpu.name << ", " << rows;
+      EXPECT_EQ(path(p), path_on(gpu, ProductPath::kFewParts)) << gpu.name << ", " << rows;
       p.in_features = 512;
       EXPECT_EQ(path(p), ProductPath::kStream) << gpu.name << ", " << rows;
     }
