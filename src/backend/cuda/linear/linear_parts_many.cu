@@ -18,11 +18,12 @@ namespace {
 
 constexpr int kGroupThreads = 128, kConsumerGroups = 2;
 constexpr int kManyThreads = kConsumerGroups * kGroupThreads + 32;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 constexpr int kStageK = 64;  // elements of K of a stage
 constexpr int kStageSteps = kStageK / kPartStep;
 constexpr int kWeightBytes = kPartsTile * kStageK * 2;  // of a stage
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct RingBarriers {
   Barrier full[kMaxPartsStages], empty[kMaxPartsStages];
