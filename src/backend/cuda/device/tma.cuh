@@ -28,6 +28,18 @@ __device__ inline void load_box(void* target, const CUtensorMap& map, int row, i
       : "memory");
 }
 
+// 64 columns from `column` on of the map's box of rows, see make_row_map().
+template <bool kOnce>
+__device__ inline void load_row_box(void* target, const CUtensorMap& map, int column, int row,
+                                    const Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(target)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier.address()),
+      "l"(kOnce ? kEvictFirst : kEvictNormal)
+      : "memory");
+}
+
 // A box of lines, see make_line_map().
 __device__ inline void load_lines(void* target, const CUtensorMap& map, int row, int chunk,
                                   const Barrier& barrier) {

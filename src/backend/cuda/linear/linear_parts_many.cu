@@ -25,13 +25,7 @@ constexpr int kStageK = 64;  // elements of K of a stage
 constexpr int kStageSteps = kStageK / kPartStep;
 constexpr int kWeightBytes = kPartsTile * kStageK * 2;  // of a stage
 
-struct RingBarriers {
-  Barrier full[kMaxPartsStages], empty[kMaxPartsStages];
-};
-
-__device__ inline void sync_threads_of_group(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
-}
+using RingBarriers = StageBarriers<kMaxPartsStages>;
 
 struct RingTurn {
   int stages;
@@ -44,18 +38,6 @@ struct RingTurn {
     parity ^= 1;
   }
 };
-
-// 64 columns from `column` on of the map's box of rows, see make_row_map().
-template <bool kOnce>
-__device__ inline void load_row_box(void* target, const CUtensorMap& map, int column, int row,
-                                    const Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(target)),
-      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier.address()),
-      "l"(kOnce ? kEvictFirst : kEvictNormal)
-      : "memory");
-}
 
 // d[64 features, n rows] += a[64 features, 16] b[n rows, 16], or = where not adds.
 __device__ inline void multiply_step(float (&d)[8], uint64_t a, uint64_t b, int adds) {
@@ -360,10 +342,10 @@ __device__ void consume_parts(const ManyBlock<kRows, kCluster>& b) {
       arrive_cluster();
       wait_cluster();
     } else {
-      sync_threads_of_group(group);
+      sync_threads<kGroupThreads>(group + 1);
     }
     finish_rows<kRows, kCluster>(b, group, tile);
-    if constexpr (kCluster == 1) sync_threads_of_group(group);  // read until then
+    if constexpr (kCluster == 1) sync_threads<kGroupThreads>(group + 1);  // read until then
   }
 }
 
