@@ -2,8 +2,7 @@
 # Runs the tests of a build folder. What those that failed printed last stands at the end, where a log that is cut still
 # has it. Usage: scripts/run_tests.sh BUILD_FOLDER JOBS
 set -euo pipefail
-# One more than there are processors: some tests wait.
-ctest --test-dir "$1" --output-on-failure -j "$(($2 + 1))" && exit
+ctest --test-dir "$1" --output-on-failure -j "$2" && exit
 status=$?
 logs=$1/Testing/Temporary
 head -n 10 "$logs/LastTestsFailed.log" | while IFS=: read -r _ name; do

